@@ -1,0 +1,1 @@
+"""What to copy and how: components, arenas, the background writer."""

@@ -1,0 +1,1 @@
+"""Leases, generations, the gate, roles and their transport."""

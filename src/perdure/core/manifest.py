@@ -1,0 +1,225 @@
+"""
+The manifest: the one record that makes a directory a checkpoint.
+
+Everything that a reader needs to trust and to find the files is in it, and it is written last. The JSON form is a
+promise (docs/format/); fields are only ever added within a schema version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from perdure.core.names import MAXIMUM_NAME_BYTES, Section, check_path, check_segment
+from perdure.errors import CorruptionError, FormatError, InvalidInputError
+
+SCHEMA_VERSION = 1
+MAXIMUM_MANIFEST_BYTES = 4 * 1024 * 1024
+MAXIMUM_FILES = 100_000
+MAXIMUM_FILE_BYTES = 2**50
+
+_DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Grade(str, Enum):
+    """How exactly a resume continues the run that was saved."""
+
+    EXACT = "exact"
+    """Bit for bit, as if it had never stopped."""
+    STATISTICAL = "statistical"
+    """Same distributions: some environment was reset or some in-flight data dropped, and counted."""
+    WARM = "warm"
+    """Weights, optimizer and counters only."""
+
+
+def lowest_grade(grades: list[Grade]) -> Grade:
+    """The grade of a whole is that of its weakest part."""
+    order = [Grade.EXACT, Grade.STATISTICAL, Grade.WARM]
+    return max(grades, key=order.index, default=Grade.EXACT)
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """One file of a checkpoint: where it lies, how long it is and what its bytes are."""
+
+    path: str
+    bytes: int
+    digest: str
+    """``blake3:`` and 64 hex digits."""
+
+
+class ComponentEntry(msgspec.Struct, frozen=True):
+    """One component: its kind, its files, and what is needed to read them."""
+
+    name: str
+    kind: str
+    section: Section
+    files: tuple[str, ...]
+    grade: Grade = Grade.EXACT
+    array_type: str = ""
+    """Type of the arrays of a component that is a flat dictionary of arrays; empty otherwise."""
+    detail: dict[str, Any] = {}
+    """Facts for people and for the component itself, JSON-able."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """The point that all components of one checkpoint belong to."""
+
+    global_step: int
+    boundary: str
+    """``loop`` (between two items of the loop) or ``call`` (an explicit save)."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The checkpoint of another run that this run began from."""
+
+    run: str
+    checkpoint: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is true of one checkpoint. Ordered by ``(generation, sequence)`` within a run."""
+
+    schema_version: int = SCHEMA_VERSION
+    run: str
+    id: str
+    """32 hex digits, random; the first 8 name the checkpoint for people."""
+    global_step: int
+    generation: int
+    sequence: int
+    """Counts the commits of one generation."""
+    parent: str | None = None
+    """Id of the checkpoint that the run continued from or committed before this one."""
+    cut: Cut
+    reason: str
+    created_at: str
+    """RFC 3339, UTC; for people, never compared."""
+    algorithm: str | None = None
+    versions: dict[str, str] = {}
+    """Versions of perdure, Python and the frameworks that were loaded."""
+    host: dict[str, str] = {}
+    grade: Grade = Grade.EXACT
+    metrics: dict[str, float] = {}
+    origin: Origin | None = None
+    components: tuple[ComponentEntry, ...] = ()
+    files: tuple[FileEntry, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sort key: a later generation is newer whatever its step, and commits count up within one."""
+        return (self.generation, self.sequence)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files, the manifest itself left out."""
+        return sum(entry.bytes for entry in self.files)
+
+    def component(self, name: str) -> ComponentEntry | None:
+        """The component of that name, if the checkpoint has it."""
+        return next((entry for entry in self.components if entry.name == name), None)
+
+    def file(self, path: str) -> FileEntry | None:
+        """The file at that path, if the checkpoint has it."""
+        return next((entry for entry in self.files if entry.path == path), None)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Canonical JSON: sorted keys, indented for people, ending in a newline."""
+    compact = msgspec.json.encode(manifest, order="sorted")
+    return msgspec.json.format(compact, indent=1) + b"\n"
+
+
+def decode_manifest(content: bytes, path: str) -> Manifest:
+    """
+    Read a manifest that nobody has vouched for.
+
+    Args:
+        content: The file's bytes, at most `MAXIMUM_MANIFEST_BYTES`.
+        path: Named in errors.
+
+    Raises:
+        FormatError: Kind ``manifest.newer-schema``: written by a newer perdure.
+        CorruptionError: Kind ``manifest.malformed``: not a manifest, or one that lies about its files.
+    """
+    try:
+        version = msgspec.json.decode(content, type=_SchemaOnly).schema_version
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _malformed(path, f"it is not a JSON object with a schema_version ({error})") from error
+    if version > SCHEMA_VERSION:
+        raise FormatError(
+            f"cannot read {path}: its schema is version {version} and this perdure reads up to {SCHEMA_VERSION}",
+            kind="manifest.newer-schema",
+            hint="upgrade perdure, or restore with the version that wrote it",
+            path=path,
+            schema_version=version,
+            supported_version=SCHEMA_VERSION,
+        )
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _malformed(path, str(error)) from error
+    _check(manifest, path)
+    return manifest
+
+
+class _SchemaOnly(msgspec.Struct):
+    schema_version: int
+
+
+def _check(manifest: Manifest, path: str) -> None:
+    if len(manifest.files) > MAXIMUM_FILES or len(manifest.components) > MAXIMUM_FILES:
+        raise _malformed(path, f"it lists more than {MAXIMUM_FILES} files or components")
+    if not _ID.fullmatch(manifest.id):
+        raise _malformed(path, "its id is not 32 hex digits")
+    if min(manifest.global_step, manifest.generation, manifest.sequence) < 0:
+        raise _malformed(path, "a step, generation or sequence is negative")
+    try:
+        check_segment(manifest.run, "run name")
+        for entry in manifest.files:
+            check_path(entry.path, "file path")
+        for component in manifest.components:
+            check_path(component.name, "component name")
+    except InvalidInputError as error:
+        raise _malformed(path, error.message) from error
+    for entry in manifest.files:
+        if not 0 <= entry.bytes <= MAXIMUM_FILE_BYTES or not _DIGEST.fullmatch(entry.digest):
+            raise _malformed(path, f"the size or digest of {entry.path!r} is impossible")
+    _check_unique([entry.path for entry in manifest.files], path)
+    _check_unique([entry.name for entry in manifest.components], path)
+    known = {entry.path for entry in manifest.files}
+    missing = {file for component in manifest.components for file in component.files} - known
+    if missing:
+        raise _malformed(path, f"a component names the unlisted file {min(missing)!r}")
+
+
+def _check_unique(names: list[str], path: str) -> None:
+    if len(set(names)) != len(names):
+        raise _malformed(path, "it lists a name twice")
+
+
+def _malformed(path: str, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"cannot read manifest {path}: {what[: 4 * MAXIMUM_NAME_BYTES]}",
+        kind="manifest.malformed",
+        hint="run `perdure verify`; an older checkpoint is used meanwhile",
+        path=path,
+    )
+
+
+def short_id(manifest_or_id: Manifest | str) -> str:
+    """The 8 hex digits by which people name a checkpoint."""
+    full = manifest_or_id if isinstance(manifest_or_id, str) else manifest_or_id.id
+    return full[:8]
+
+
+def describe_versions(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+    """Differences between the versions a checkpoint was written with and those in use, for people."""
+    return [
+        f"{name} {wanted[name]} -> {found[name]}"
+        for name in sorted(set(found) & set(wanted))
+        if found[name] != wanted[name]
+    ]

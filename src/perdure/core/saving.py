@@ -1,0 +1,185 @@
+"""
+When to save: triggers as values, and the decision as a function.
+
+A trigger looks at what happened since the last save and says whether one is due; ``|`` joins triggers, and the first
+that is due wins. The budget keeps what saving costs below a share of the time between saves: when a save turned out
+dearer than that, the interval stretches, and it shrinks back once saves are cheap again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from perdure.errors import InvalidInputError
+
+DEFAULT_BUDGET_SHARE = 0.10
+_LARGEST_STRETCH = 64.0
+_SHRINK = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class SaveContext:
+    """What a decision is based on, all of it since the last save or restore."""
+
+    steps: int
+    """Environment steps done."""
+    seconds: float
+    """Time passed."""
+    metrics: Mapping[str, float]
+    """Newest value of each metric."""
+    best: Mapping[str, float]
+    """Value of each metric at the best checkpoint so far, for those that have one."""
+    stop_requested: bool = False
+    final: bool = False
+    stretch: float = 1.0
+    """Factor by which the budget has lengthened the intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A save is due; the reason goes into the manifest."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """No save is due."""
+
+    reason: str
+
+
+class SavePolicy:
+    """Says whether a save is due. Combine with ``|``."""
+
+    __slots__ = ()
+
+    def due(self, context: SaveContext) -> str | None:
+        """The reason to save now, or None."""
+        raise NotImplementedError
+
+    def __or__(self, other: SavePolicy) -> AnySave:
+        return AnySave((self, other))
+
+
+@dataclass(frozen=True, slots=True)
+class AnySave(SavePolicy):
+    """Save when any of the policies says so; the first that does gives the reason."""
+
+    policies: tuple[SavePolicy, ...]
+
+    def due(self, context: SaveContext) -> str | None:
+        """The first reason among the policies, or None."""
+        return next((reason for policy in self.policies if (reason := policy.due(context))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Every(SavePolicy):
+    """
+    Save every so many environment steps, or every so many seconds.
+
+    Join two with ``|`` for whichever comes first: ``Every(steps=100_000) | Every(seconds=1200)``.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.steps, self.seconds) if value is not None]
+        if len(given) != 1 or given[0] <= 0:
+            raise InvalidInputError(
+                "cannot use this Every(): it takes exactly one of steps= and seconds=, greater than zero",
+                kind="policy.invalid",
+                hint="write Every(steps=100_000) | Every(seconds=1200) for whichever comes first",
+                field="steps" if self.seconds is None else "seconds",
+            )
+
+    def due(self, context: SaveContext) -> str | None:
+        """Due once the stretched interval has passed."""
+        if self.steps is not None:
+            return "every-steps" if context.steps >= self.steps * context.stretch else None
+        assert self.seconds is not None
+        return "every-seconds" if context.seconds >= self.seconds * context.stretch else None
+
+
+@dataclass(frozen=True, slots=True)
+class OnImprovement(SavePolicy):
+    """Save when a metric is better than at every checkpoint so far."""
+
+    metric: str
+    mode: str = "max"
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+
+    def due(self, context: SaveContext) -> str | None:
+        """Due when the newest value beats the best one that has been saved."""
+        value = context.metrics.get(self.metric)
+        if value is None or value != value:  # noqa: PLR0124 - not a number is never an improvement
+            return None
+        best = context.best.get(self.metric)
+        return f"improved {self.metric}" if best is None or is_better(value, best, self.mode) else None
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a mode that is neither ``max`` nor ``min``."""
+    if mode not in ("max", "min"):
+        raise InvalidInputError(f"cannot use mode {mode!r}: it is 'max' or 'min'", kind="policy.invalid", field="mode")
+
+
+def is_better(value: float, than: float, mode: str) -> bool:
+    """Whether ``value`` is strictly better."""
+    return value > than if mode == "max" else value < than
+
+
+def decide_save(policy: SavePolicy | None, context: SaveContext) -> Save | Skip:
+    """
+    Decide at a boundary whether to save.
+
+    A stop and the end of the run save whatever has not been saved, policy or not.
+    """
+    if context.stop_requested:
+        return Save("preemption") if context.steps or context.seconds else Skip("nothing new to save before stopping")
+    if context.final:
+        return Save("final")
+    reason = policy.due(context) if policy is not None else None
+    return Save(reason) if reason else Skip("not due")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """
+    The share of time that saving may cost, and how far intervals are stretched to keep to it.
+
+    Attributes:
+        share: Allowed cost of a save as a share of the time since the one before.
+        stretch: Factor on every interval, at least 1.
+    """
+
+    share: float = DEFAULT_BUDGET_SHARE
+    stretch: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise InvalidInputError(
+                f"cannot use a save budget of {self.share}: it is a share of time between 0 and 1",
+                kind="policy.invalid",
+                field="budget",
+            )
+
+    def after(self, cost_seconds: float, interval_seconds: float) -> Budget:
+        """
+        The budget after a save that cost ``cost_seconds`` and came ``interval_seconds`` after the one before.
+
+        Stretches at once to what would have been within the share, and shrinks step by step only where the shorter
+        interval would still have been within it, so that it does not swing.
+        """
+        if interval_seconds <= 0:
+            return self
+        used = cost_seconds / interval_seconds
+        if used > self.share:
+            return replace(self, stretch=min(self.stretch * used / self.share, _LARGEST_STRETCH))
+        if used / _SHRINK <= self.share:
+            return replace(self, stretch=max(self.stretch * _SHRINK, 1.0))
+        return self

@@ -1,0 +1,154 @@
+"""
+The safetensors file format, pure: plan a file's layout, and parse a header that nobody has vouched for.
+
+A file is an 8-byte little-endian header length, a JSON header padded with spaces, and the tensors' bytes without
+gaps. Specification: https://github.com/huggingface/safetensors#format. Tensors are ordered by falling element size, so
+that every tensor is aligned to its element when the data begins at a multiple of 64, which it does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perdure.errors import CorruptionError
+
+ELEMENT_BYTES = {
+    "F64": 8, "I64": 8, "U64": 8, "C64": 8,
+    "F32": 4, "I32": 4, "U32": 4,
+    "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "BOOL": 1, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+}  # fmt: skip
+"""Bytes of one element by the format's name of its type."""
+
+DATA_ALIGNMENT_BYTES = 64
+MAXIMUM_HEADER_BYTES = 16 * 1024 * 1024
+MAXIMUM_TENSORS = 100_000
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, element type and shape of one tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor's elements."""
+        return ELEMENT_BYTES[self.dtype] * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTensor:
+    """A tensor and where its bytes begin, counted from the beginning of the file."""
+
+    spec: TensorSpec
+    offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A whole file: the bytes before the data, where each tensor lies, and the length."""
+
+    prefix: bytes
+    tensors: tuple[PlacedTensor, ...]
+    total_bytes: int
+
+
+def plan_layout(specs: Sequence[TensorSpec], metadata: dict[str, str] | None = None) -> Layout:
+    """Lay tensors out in one file; equal specs always give equal bytes."""
+    ordered = sorted(specs, key=lambda spec: (-ELEMENT_BYTES[spec.dtype], spec.name))
+    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    position = 0
+    for spec in ordered:
+        end = position + spec.size_bytes
+        header[spec.name] = {
+            "dtype": spec.dtype,
+            "shape": spec.shape,
+            "data_offsets": [position, end],
+        }
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    data_start = -(-(_LENGTH_BYTES + len(text)) // DATA_ALIGNMENT_BYTES) * DATA_ALIGNMENT_BYTES
+    text = text.ljust(data_start - _LENGTH_BYTES, b" ")
+    prefix = len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    offsets = _offsets(ordered, data_start)
+    return Layout(prefix, offsets, data_start + position)
+
+
+def _offsets(ordered: Iterable[TensorSpec], start: int) -> tuple[PlacedTensor, ...]:
+    placed = []
+    for spec in ordered:
+        placed.append(PlacedTensor(spec, start))
+        start += spec.size_bytes
+    return tuple(placed)
+
+
+def header_bytes(first_eight: bytes, file_bytes: int, path: str) -> int:
+    """
+    Length of the JSON header, from a file's first eight bytes, checked against caps before anything is parsed.
+
+    Raises:
+        CorruptionError: Kind ``tensorfile.malformed``.
+    """
+    if len(first_eight) != _LENGTH_BYTES:
+        raise _malformed(path, "it is shorter than 8 bytes")
+    length = int.from_bytes(first_eight, "little")
+    if length > min(MAXIMUM_HEADER_BYTES, file_bytes - _LENGTH_BYTES):
+        raise _malformed(path, f"its header claims {length} bytes")
+    return length
+
+
+def parse_header(header: bytes, file_bytes: int, path: str) -> tuple[PlacedTensor, ...]:
+    """
+    Read an untrusted header; every tensor lies inside the file, and together they cover the data without gaps.
+
+    Args:
+        header: The JSON header's bytes, without the 8-byte length.
+        file_bytes: Length of the whole file.
+        path: Named in errors.
+
+    Raises:
+        CorruptionError: Kind ``tensorfile.malformed``.
+    """
+    try:
+        content = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(path, "its header is not JSON") from error
+    if not isinstance(content, dict) or len(content) > MAXIMUM_TENSORS + 1:
+        raise _malformed(path, "its header is not an object of at most 100,000 tensors")
+    start = _LENGTH_BYTES + len(header)
+    placed = [_parse_entry(name, entry, start, path) for name, entry in content.items() if name != "__metadata__"]
+    placed.sort(key=lambda tensor: (tensor.offset_bytes, tensor.spec.size_bytes))
+    position = start
+    for tensor in placed:
+        if tensor.offset_bytes != position:
+            raise _malformed(path, f"tensor {tensor.spec.name[:60]!r} overlaps or leaves a gap")
+        position += tensor.spec.size_bytes
+    if position != file_bytes:
+        raise _malformed(path, f"its tensors end at byte {position} and the file at {file_bytes}")
+    return tuple(placed)
+
+
+def _parse_entry(name: str, entry: object, start: int, path: str) -> PlacedTensor:
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
+            if dtype in ELEMENT_BYTES and len(shape) <= 64 and all(type(n) is int and 0 <= n < 2**48 for n in shape):
+                spec = TensorSpec(name, dtype, tuple(shape))
+                if 0 <= begin <= end and end - begin == spec.size_bytes:
+                    return PlacedTensor(spec, start + begin)
+    raise _malformed(path, f"tensor {name[:60]!r} is described wrongly")
+
+
+def _malformed(path: str, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"cannot read tensor file {path}: {what}",
+        kind="tensorfile.malformed",
+        hint="run `perdure verify`, and restore an older checkpoint",
+        path=path,
+    )

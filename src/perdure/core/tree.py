@@ -1,0 +1,214 @@
+"""
+State trees: nested Python values taken apart into JSON structure and named arrays, and put together again.
+
+A state tree is what a component hands over: dictionaries, lists, tuples, numbers, strings and arrays, nested. Its
+*structure* is a JSON value in which every array is replaced by a reference; the arrays go into a safetensors file. A
+flat dictionary from strings to arrays of one kind needs no structure at all: the safetensors file says everything, and
+any safetensors reader opens it. JSON cannot hold every Python value as it is, so these forms are used, each an object
+with a single key that begins with ``$``:
+
+======================  ==========================================================
+``{"$array": [k, t]}``  the array under key ``k`` of the tensor file, of type ``t``
+``{"$tuple": [...]}``   a tuple
+``{"$map": [[k, v]]}``  a dictionary whose keys are not all plain strings
+``{"$int": "..."}``     an integer beyond 53 bits
+``{"$float": "..."}``   nan, inf or -inf
+``{"$bytes": "..."}``   bytes, base64
+``{"$deque": [n, [...]]}``  a deque with maximum length ``n`` (or null)
+======================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.errors import CorruptionError, InvalidInputError
+
+MAXIMUM_TREE_DEPTH = 64
+_EXACT_INTEGER = 2**53
+
+ArrayType = str
+"""How an array is represented in memory: ``torch``, ``numpy``, ``scalar`` (a NumPy scalar) …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """
+    A state tree taken apart.
+
+    Attributes:
+        structure: JSON value, or None if the tree is a flat dictionary of ``array_type`` arrays.
+        arrays: The arrays by key, borrowed from the tree, in the order in which they were met.
+        array_type: The common type of a flat dictionary's arrays; empty if there is a structure.
+    """
+
+    structure: Any
+    arrays: dict[str, Any]
+    array_type: ArrayType
+
+
+def flatten(tree: object, array_type: Callable[[object], ArrayType | None]) -> Flat:
+    """
+    Take a state tree apart. Nothing is copied but the structure; the arrays are borrowed.
+
+    Args:
+        tree: The state tree.
+        array_type: Says of a leaf which type of array it is, or None if it is no array.
+
+    Raises:
+        InvalidInputError: Kind ``tree.unsupported``, naming the place and type of what cannot be stored.
+    """
+    flat = _flat_dictionary(tree, array_type)
+    if flat is not None:
+        return flat
+    arrays: dict[str, Any] = {}
+    structure = _encode(tree, "", 0, arrays, array_type)
+    return Flat(structure, arrays, "")
+
+
+def unflatten(
+    structure: object,
+    arrays: Mapping[str, Any],
+    convert: Callable[[Any, ArrayType], Any],
+    array_type: ArrayType = "",
+) -> Any:
+    """
+    Put a state tree together again.
+
+    Args:
+        structure: What `flatten` gave, or None for a flat dictionary of ``array_type`` arrays.
+        arrays: Stored arrays by key.
+        convert: Turns a stored array into the given type.
+        array_type: The type of a flat dictionary's arrays.
+
+    Raises:
+        CorruptionError: Kind ``tree.malformed``: the structure does not fit the arrays or is not of this form.
+    """
+    if array_type:
+        return {key: convert(array, array_type) for key, array in arrays.items()}
+    return _decode(structure, arrays, convert, 0)
+
+
+def _flat_dictionary(tree: object, array_type: Callable[[object], ArrayType | None]) -> Flat | None:
+    # A dictionary subclass other than the ordered one may carry attributes that would be lost.
+    if not isinstance(tree, dict) or not tree:
+        return None
+    types = {array_type(value) if isinstance(key, str) and key else None for key, value in tree.items()}
+    if len(types) != 1:
+        return None
+    (common,) = types
+    return Flat(None, dict(tree), common) if common in ("torch", "numpy") else None
+
+
+def _encode(
+    value: object,
+    path: str,
+    depth: int,
+    arrays: dict[str, Any],
+    array_type: Callable[[object], ArrayType | None],
+) -> Any:
+    if depth > MAXIMUM_TREE_DEPTH:
+        raise _unsupported(path, "nested deeper than 64 levels, or part of itself")
+    if value is None or value is True or value is False or type(value) is str:
+        return value
+    if type(value) is int:
+        return value if -_EXACT_INTEGER < value < _EXACT_INTEGER else {"$int": str(value)}
+    if type(value) is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    kind = array_type(value)
+    if kind is not None:
+        key = path or "value"
+        while key in arrays:  # "a.b" as one key beside a nested "b" in "a"
+            key += "'"
+        arrays[key] = value
+        return {"$array": [key, kind]}
+
+    def encode(item: object, name: object) -> Any:
+        return _encode(item, f"{path}.{name}" if path else str(name), depth + 1, arrays, array_type)
+
+    if isinstance(value, dict):
+        if all(type(key) is str and not key.startswith("$") for key in value):
+            return {key: encode(item, key) for key, item in value.items()}
+        return {"$map": [[encode(key, f"key{i}"), encode(item, key)] for i, (key, item) in enumerate(value.items())]}
+    if isinstance(value, tuple):
+        return {"$tuple": [encode(item, i) for i, item in enumerate(value)]}
+    if isinstance(value, deque):
+        return {"$deque": [value.maxlen, [encode(item, i) for i, item in enumerate(value)]]}
+    if isinstance(value, list):
+        return [encode(item, i) for i, item in enumerate(value)]
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode("ascii")}
+    raise _unsupported(path, f"a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _unsupported(path: str, what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"cannot save the value at {path or 'the top'!r}: it is {what}, and only arrays, numbers, strings, None and "
+        "dictionaries, lists and tuples of them can be saved",
+        kind="tree.unsupported",
+        hint="give the object state_dict/load_state_dict, or leave this value out",
+        field=path,
+    )
+
+
+def _malformed(what: str) -> CorruptionError:
+    return CorruptionError(
+        f"cannot read a component's structure: {what}",
+        kind="tree.malformed",
+        hint="run `perdure verify`, and restore an older checkpoint",
+    )
+
+
+def _decode(node: Any, arrays: Mapping[str, Any], convert: Callable[[Any, ArrayType], Any], depth: int) -> Any:
+    if depth > MAXIMUM_TREE_DEPTH + 1:
+        raise _malformed("it is nested deeper than 64 levels")
+
+    def decode(item: Any) -> Any:
+        return _decode(item, arrays, convert, depth + 1)
+
+    if isinstance(node, list):
+        return [decode(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if len(node) == 1:
+        ((tag, body),) = node.items()
+        if tag.startswith("$"):
+            try:
+                return _decode_tagged(tag, body, arrays, convert, decode)
+            except (KeyError, TypeError, ValueError, binascii.Error) as error:
+                raise _malformed(f"{tag} holds {str(body)[:60]!r}") from error
+    return {key: decode(item) for key, item in node.items()}
+
+
+def _decode_tagged(
+    tag: str,
+    body: Any,
+    arrays: Mapping[str, Any],
+    convert: Callable[[Any, ArrayType], Any],
+    decode: Callable[[Any], Any],
+) -> Any:
+    match tag:
+        case "$array":
+            key, kind = body
+            return convert(arrays[key], kind)
+        case "$tuple":
+            return tuple(decode(item) for item in body)
+        case "$map":
+            return {decode(key): decode(item) for key, item in body}
+        case "$int":
+            return int(body)
+        case "$float":
+            return float(body)
+        case "$bytes":
+            return base64.b64decode(body, validate=True)
+        case "$deque":
+            maximum, items = body
+            return deque((decode(item) for item in items), maxlen=maximum)
+        case _:
+            raise ValueError(tag)

@@ -1,0 +1,1 @@
+"""Distributed PPO under faults."""

@@ -1,0 +1,182 @@
+"""
+The one door to the file system: a method for each system call that perdure makes.
+
+Everything that changes a file system goes through a `Files`, so that a subclass can record, delay, tear or fail each
+call. The methods are thin on purpose: no retry, no policy. In particular a failed sync is never repeated, because the
+kernel has by then marked the lost pages clean and a second sync would report success (Rebello et al., "Can
+Applications Recover from fsync Failures?", USENIX ATC 2020).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perdure.errors import StoreError
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+_KINDS = {
+    errno.ENOSPC: ("store.full", "free some space, or keep fewer checkpoints (`perdure gc`)"),
+    errno.EDQUOT: ("store.full", "free some space or raise the quota (`perdure gc` removes old checkpoints)"),
+    errno.EROFS: ("store.read-only", "mount the file system writable, or choose another directory"),
+    errno.EACCES: ("store.forbidden", "give this user write permission, or choose another directory"),
+    errno.EPERM: ("store.forbidden", "give this user write permission, or choose another directory"),
+    errno.ENOTDIR: ("store.not-a-directory", "choose a path that is a directory, or move the file away"),
+    errno.EEXIST: ("store.exists", "move what is there away, or choose another name"),
+    errno.ENOENT: ("store.missing", "check that the directory still exists and is mounted"),
+    errno.EIO: ("store.broken", "check the disk and the kernel's log; do not trust this disk"),
+}
+
+
+@contextmanager
+def explained(action: str, path: Path | str) -> Iterator[None]:
+    """
+    Turn the operating system's error of the block into a `StoreError` that says what could not be done.
+
+    Args:
+        action: What was being done, as in "cannot {action} {path}".
+        path: To what.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        kind, hint = _KINDS.get(error.errno or 0, ("store.failed", "check the file system that the path is on"))
+        raise StoreError(
+            f"cannot {action} {path}: {error.strerror or error}",
+            kind=kind,
+            hint=hint,
+            path=str(path),
+            errno_name=errno.errorcode.get(error.errno or 0, ""),
+        ) from error
+
+
+class Files:
+    """The local file system. Descriptors are plain integers, owned by the caller."""
+
+    def open_new(self, path: Path, *, direct: bool = False) -> int:
+        """Create a file that must not exist, for writing; ``direct`` asks to go past the page cache."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags | (os.O_DIRECT if direct else 0), FILE_MODE)
+
+    def stop_direct(self, descriptor: int) -> None:
+        """Let the rest of a direct file go through the page cache, which takes writes of any length."""
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Write some of ``data`` at the end; returns how many bytes."""
+        return os.write(descriptor, data)
+
+    def truncate(self, descriptor: int, size_bytes: int) -> None:
+        """Set a file's length."""
+        os.ftruncate(descriptor, size_bytes)
+
+    def sync(self, descriptor: int) -> None:
+        """Make a file's bytes and length survive a power cut."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Give a descriptor back."""
+        os.close(descriptor)
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Add one whole record to a file that several processes append to; not synced."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, FILE_MODE)
+        try:
+            self.write(descriptor, memoryview(data))
+        finally:
+            self.close(descriptor)
+
+    def make_directory(self, path: Path) -> None:
+        """Make one directory that must not exist."""
+        path.mkdir(DIRECTORY_MODE)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory survive a power cut."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sync(descriptor)
+        finally:
+            self.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or directory another name, atomically; a non-empty target directory is refused."""
+        source.rename(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        os.link(source, target, follow_symlinks=False)
+
+    def symlink(self, content: str, path: Path) -> None:
+        """Make a symbolic link."""
+        path.symlink_to(content)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        path.rmdir()
+
+    # Reading changes nothing, but tests must be able to make it fail and to look at what was asked for.
+
+    def open_beneath(self, root: Path, relative: str) -> int:
+        """
+        Open a regular file under ``root`` for reading, following no symbolic link below it.
+
+        Every folder on the way is opened by descriptor, so that nothing swapped in meanwhile can lead outside.
+        """
+        *folders, name = relative.split("/")
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for folder in folders:
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                inner = os.open(folder, flags, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            opened = os.open(name, flags, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return opened
+
+    def size(self, descriptor: int) -> int:
+        """Length of an open file in bytes."""
+        return os.fstat(descriptor).st_size
+
+    def read_into(self, descriptor: int, buffer: memoryview, offset_bytes: int) -> int:
+        """Read some bytes from an offset into ``buffer``; returns how many, 0 at the end."""
+        return os.preadv(descriptor, [buffer], offset_bytes)
+
+    def names(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; empty if there is no such directory."""
+        try:
+            return sorted(entry.name for entry in os.scandir(path))
+        except FileNotFoundError:
+            return []
+
+    def status(self, path: Path) -> os.stat_result | None:
+        """Status of a name itself, links not followed; None if there is none."""
+        try:
+            return path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def free_bytes(self, path: Path) -> int:
+        """Space that this user can still fill on the file system of ``path``."""
+        space = os.statvfs(path)
+        return space.f_bavail * space.f_frsize

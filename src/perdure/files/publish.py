@@ -1,0 +1,107 @@
+"""
+Making names appear: a directory of finished files becomes visible whole, or a small file is replaced whole.
+
+The order is what makes it safe. A file's bytes are synced before its name is used, a folder's names before the folder
+is renamed, and the parent's names before anyone is told. See docs/format/publish.md.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from pathlib import Path
+
+from perdure.files.door import Files, explained
+from perdure.files.writing import write_file
+
+
+def ensure_directory(files: Files, path: Path) -> None:
+    """Make a directory and what is missing above it, each name durable; an existing one is left as it is."""
+    if path.is_dir():
+        return
+    with explained("make directory", path):
+        if files.status(path) is not None:
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way")
+        ensure_directory(files, path.parent)
+        files.make_directory(path)
+        files.sync_directory(path.parent)
+
+
+def make_folders(files: Files, root: Path, relative_paths: Iterable[str]) -> list[Path]:
+    """
+    Make every folder that the given files need below ``root``, which exists.
+
+    Returns:
+        The folders made, deepest last. Their names are not yet durable: `publish_directory` syncs them.
+    """
+    folders = {
+        root.joinpath(*segments[:depth])
+        for segments in (relative.split("/") for relative in relative_paths)
+        for depth in range(1, len(segments))
+    }
+    ordered = sorted(folders, key=lambda folder: (len(folder.parts), folder))
+    for folder in ordered:
+        with explained("make directory", folder):
+            files.make_directory(folder)
+    return ordered
+
+
+def sync_folders(files: Files, root: Path, folders: list[Path]) -> None:
+    """Make the names in ``root`` and its folders durable, from the bottom up."""
+    for folder in [*reversed(folders), root]:
+        with explained("sync directory", folder):
+            files.sync_directory(folder)
+
+
+def publish_directory(files: Files, staging: Path, target: Path) -> None:
+    """
+    Give a finished, synced staging directory its final name; durable when this returns.
+
+    A crash leaves either the staging directory or the target, never a part of it under the target's name.
+    """
+    with explained("publish", target):
+        # COMMIT POINT: from here on readers see the directory.
+        files.rename(staging, target)
+        # Protects the new name: without it a power cut can bring the old name back.
+        files.sync_directory(target.parent)
+        if staging.parent != target.parent:
+            files.sync_directory(staging.parent)
+
+
+def replace_file(files: Files, path: Path, content: bytes, temporary_name: str) -> None:
+    """
+    Put a small file in the place of another, atomically and durably.
+
+    Args:
+        files: The file system.
+        path: The name that is to hold ``content``.
+        content: All of it.
+        temporary_name: A name in the same directory that nothing reads and nobody else uses.
+    """
+    temporary = path.with_name(temporary_name)
+    write_file(files, temporary, len(content), [memoryview(content)])
+    with explained("replace", path):
+        files.rename(temporary, path)
+        files.sync_directory(path.parent)
+
+
+def replace_symlink(files: Files, path: Path, content: str, temporary_name: str) -> None:
+    """Point a symbolic link somewhere else, atomically and durably."""
+    temporary = path.with_name(temporary_name)
+    with explained("replace", path):
+        files.symlink(content, temporary)
+        files.rename(temporary, path)
+        files.sync_directory(path.parent)
+
+
+def remove_tree(files: Files, root: Path) -> None:
+    """Remove a directory and all in it, following no link; what is already gone is no error."""
+    with explained("remove", root):
+        for name in files.names(root):
+            path = root / name
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(files, path)
+            else:
+                files.unlink(path)
+        if files.status(root) is not None:
+            files.remove_directory(root)

@@ -1,0 +1,119 @@
+"""Reading whole files, verified on the way: no byte is handed out before its digest has been compared."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from pathlib import Path
+
+from perdure.core.manifest import FileEntry
+from perdure.errors import CorruptionError
+from perdure.files.door import Files, explained
+from perdure.files.writing import STRIDE_BYTES, digest_of
+
+_GONE = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL}
+
+
+def allocate(size_bytes: int) -> memoryview:
+    """Page-aligned memory of its own, writable, zeroed; freed with the last view of it."""
+    return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]
+
+
+def damaged(path: Path | str, what: str, expected: str | int, actual: str | int) -> CorruptionError:
+    """The error for a stored file that is not the one that was committed."""
+    return CorruptionError(
+        f"cannot use {path}: {what}",
+        kind="file.damaged",
+        hint="restore an older checkpoint; `perdure verify` shows what is damaged",
+        path=str(path),
+        expected=expected,
+        actual=actual,
+    )
+
+
+def open_checked(files: Files, root: Path, entry: FileEntry) -> int:
+    """
+    Open a committed file for reading after checking that it is there and has its length.
+
+    Raises:
+        CorruptionError: Kind ``file.damaged``: gone, replaced by a link or another length.
+        StoreError: It cannot be read for another reason.
+    """
+    path = root / entry.path
+    try:
+        descriptor = files.open_beneath(root, entry.path)
+    except OSError as error:
+        if error.errno in _GONE:
+            raise damaged(path, "it is missing or no regular file", entry.bytes, error.strerror or "") from error
+        with explained("open", path):
+            raise
+    size = files.size(descriptor)
+    if size != entry.bytes:
+        files.close(descriptor)
+        raise damaged(path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
+    return descriptor
+
+
+def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:
+    """
+    Read a committed file whole; its length and digest are those that were committed.
+
+    Returns:
+        Writable page-aligned memory that the caller owns.
+
+    Raises:
+        CorruptionError: Kind ``file.damaged``.
+        StoreError: It cannot be read.
+    """
+    path = root / entry.path
+    descriptor = open_checked(files, root, entry)
+    try:
+        content = allocate(entry.bytes)
+        with explained("read", path):
+            read_all(files, descriptor, content)
+    finally:
+        files.close(descriptor)
+    actual = digest_of(content)
+    if actual != entry.digest:
+        raise damaged(path, "its bytes are not those that were committed", entry.digest, actual)
+    return content
+
+
+def read_all(files: Files, descriptor: int, buffer: memoryview) -> None:
+    """Fill ``buffer`` from the beginning of a file that is at least as long."""
+    position = 0
+    while position < len(buffer):
+        count = files.read_into(descriptor, buffer[position : position + STRIDE_BYTES], position)
+        if count == 0:
+            raise OSError(errno.EIO, "the file became shorter while it was read")
+        position += count
+
+
+def read_small(files: Files, root: Path, relative: str, limit_bytes: int) -> bytes | None:
+    """
+    Read a small file that carries no digest, such as a manifest or a marker; None if there is none.
+
+    Raises:
+        CorruptionError: Kind ``file.damaged``: longer than the limit, or no regular file.
+        StoreError: It cannot be read.
+    """
+    path = root / relative
+    try:
+        descriptor = files.open_beneath(root, relative)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        if error.errno in _GONE:
+            raise damaged(path, "it is no regular file", "a file", error.strerror or "") from error
+        with explained("open", path):
+            raise
+    try:
+        size = files.size(descriptor)
+        if size > limit_bytes:
+            raise damaged(path, f"it has {size} bytes and at most {limit_bytes} are read", limit_bytes, size)
+        content = bytearray(size)
+        with explained("read", path):
+            read_all(files, descriptor, memoryview(content))
+    finally:
+        files.close(descriptor)
+    return bytes(content)

@@ -1,0 +1,131 @@
+"""
+Writing whole files that are durable when the call returns, with their digest computed on the way.
+
+Large files go past the page cache where the file system allows it: on the disks measured that is two to four times
+faster than buffered writes followed by a sync, far steadier, and leaves the cache to the training. The digest of a
+chunk is computed in a second thread while the chunk is being written.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+from perdure.errors import InternalError
+from perdure.files.door import Files, explained
+
+DIRECT_THRESHOLD_BYTES = 1024 * 1024
+"""Files shorter than this are not worth an unbuffered write."""
+BLOCK_BYTES = mmap.PAGESIZE
+STRIDE_BYTES = 8 * 1024 * 1024
+"""Bytes handed to the kernel at a time: large enough for full speed, small enough to overlap with the digest."""
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    """Digest of some bytes in the form in which manifests carry it."""
+    return f"blake3:{blake3(data).hexdigest()}"
+
+
+class Digest:
+    """A digest that grows in a thread of its own while the same bytes are written."""
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._hash = blake3()
+        self._thread = thread
+
+    def write_beside(self, files: Files, descriptor: int, data: memoryview) -> None:
+        """Write ``data`` and take it into the digest at the same time; both are done on return."""
+        if len(data) < DIRECT_THRESHOLD_BYTES:
+            self._hash.update(data)
+            write_all(files, descriptor, data)
+            return
+        hashed = self._thread.submit(self._hash.update, data)
+        try:
+            write_all(files, descriptor, data)
+        finally:
+            hashed.result()
+
+    def value(self) -> str:
+        """The digest of all that was written."""
+        return f"blake3:{self._hash.hexdigest()}"
+
+
+def write_all(files: Files, descriptor: int, data: memoryview) -> None:
+    """Write all of ``data``, however short the single writes turn out."""
+    position = 0
+    while position < len(data):
+        position += _write_some(files, descriptor, data[position:])
+
+
+def _write_some(files: Files, descriptor: int, data: memoryview) -> int:
+    try:
+        return files.write(descriptor, data)
+    except OSError as error:
+        # Direct writes can be refused where they were allowed at open: an unaligned rest after a short write, or a
+        # file system that decides late. The bytes then take the way through the cache; the sync still follows.
+        if error.errno != errno.EINVAL:
+            raise
+        files.stop_direct(descriptor)
+        return files.write(descriptor, data)
+
+
+def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memoryview]) -> str:
+    """
+    Create ``path`` with the chunks' bytes; durable, but for its name, when this returns.
+
+    Args:
+        files: The file system.
+        path: Must not exist.
+        size_bytes: Sum of the chunks' lengths.
+        chunks: Borrowed one at a time.
+
+    Returns:
+        The digest of the bytes.
+
+    Raises:
+        StoreError: The file is then in an unknown state and must not be used or synced again.
+    """
+    with explained("write", path), ThreadPoolExecutor(1, "perdure-digest") as thread:
+        digest = Digest(thread)
+        descriptor, direct = _open(files, path, size_bytes)
+        try:
+            written = 0
+            for chunk in chunks:
+                data = chunk.cast("B") if chunk.format != "B" or chunk.ndim != 1 else chunk
+                written += len(data)
+                for start in range(0, len(data), STRIDE_BYTES):
+                    piece = data[start : start + STRIDE_BYTES]
+                    if direct and not _is_aligned(piece):
+                        files.stop_direct(descriptor)
+                        direct = False
+                    digest.write_beside(files, descriptor, piece)
+            if written != size_bytes:
+                raise InternalError(
+                    f"cannot write {path}: {written} bytes came where {size_bytes} were announced",
+                    kind="write.size-mismatch",
+                )
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        return digest.value()
+
+
+def _open(files: Files, path: Path, size_bytes: int) -> tuple[int, bool]:
+    if size_bytes >= DIRECT_THRESHOLD_BYTES:
+        try:
+            return files.open_new(path, direct=True), True
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # tmpfs and some network file systems have no direct writes
+                raise
+    return files.open_new(path), False
+
+
+def _is_aligned(data: memoryview) -> bool:
+    address = np.frombuffer(data, np.uint8).ctypes.data if len(data) else 0
+    return address % BLOCK_BYTES == 0 and len(data) % BLOCK_BYTES == 0

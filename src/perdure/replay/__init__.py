@@ -1,0 +1,1 @@
+"""A replay ring as immutable segments."""

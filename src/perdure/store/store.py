@@ -1,0 +1,412 @@
+"""
+The store: what lies in a run directory, and how a checkpoint gets in and out of it.
+
+Manifests are the truth. A checkpoint is a directory under ``snapshots/`` whose name and manifest are valid; ``latest``
+is a hint for people that nothing here reads. What is half written lies under ``staging/``, where no reader looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.core.component import ContentPart, LinkPart, Part
+from perdure.core.manifest import (
+    MAXIMUM_MANIFEST_BYTES,
+    SCHEMA_VERSION,
+    FileEntry,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from perdure.core.names import (
+    check_segment,
+    checkpoint_directory_name,
+    parse_checkpoint_directory_name,
+)
+from perdure.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    FormatError,
+    NotFoundError,
+    PerdureError,
+    StoreError,
+)
+from perdure.files.door import Files, explained
+from perdure.files.publish import (
+    ensure_directory,
+    make_folders,
+    publish_directory,
+    remove_tree,
+    replace_file,
+    replace_symlink,
+    sync_folders,
+)
+from perdure.files.reading import damaged, open_checked, read_small, read_verified
+from perdure.files.writing import write_file
+from perdure.store.layout import (
+    EVENTS_FILE,
+    LATEST,
+    MANIFEST_FILE,
+    MAXIMUM_SMALL_FILE_BYTES,
+    METRICS_FILE,
+    PINS,
+    QUARANTINE,
+    RUN_FILE,
+    SNAPSHOTS,
+    STAGING,
+)
+from perdure.store.log import Log
+
+SPARE_BYTES = 16 * 1024 * 1024
+"""Space that a save leaves free: for the manifest, directories and the file system's own needs."""
+
+Guard = Callable[[], AbstractContextManager[object]]
+"""Opens a block in which this process is known to be the run's only writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed checkpoint: its directory and its manifest."""
+
+    directory: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A directory under ``snapshots/`` that is not a usable checkpoint, and why."""
+
+    directory: Path
+    error: PerdureError
+
+
+class Store:
+    """
+    One run directory.
+
+    Args:
+        directory: The run's directory.
+        files: The file system.
+        new_id: Gives 32 random hex digits.
+    """
+
+    def __init__(self, directory: Path, files: Files, new_id: Callable[[], str]) -> None:
+        self.directory = directory
+        self.files = files
+        self.events = Log(files, directory / EVENTS_FILE)
+        self.metrics = Log(files, directory / METRICS_FILE)
+        self._new_id = new_id
+
+    @property
+    def snapshots(self) -> Path:
+        """Where committed checkpoints lie."""
+        return self.directory / SNAPSHOTS
+
+    # Opening
+
+    def exists(self) -> bool:
+        """Whether the directory holds a run."""
+        return self.snapshots.is_dir() or (self.directory / RUN_FILE).is_file()
+
+    def create(self, run: str, created_at: str) -> None:
+        """
+        Make the run's directories, or check those that are there.
+
+        Raises:
+            StoreError: They cannot be made, or a file is in the way.
+            FormatError: The run was written by a newer perdure.
+        """
+        for folder in (self.snapshots, self.directory / STAGING, self.directory / QUARANTINE, self.directory / PINS):
+            ensure_directory(self.files, folder)
+        if self.identity() is None:
+            identity = {"schema_version": SCHEMA_VERSION, "run": run, "created_at": created_at}
+            self._replace_json(self.directory / RUN_FILE, identity)
+
+    def identity(self) -> dict[str, Any] | None:
+        """
+        What ``run.json`` says, or None if it is missing or unreadable; manifests can stand in for it.
+
+        Raises:
+            FormatError: Kind ``run.newer-schema``.
+        """
+        content = self.read_json(RUN_FILE)
+        version = content.get("schema_version") if content else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise FormatError(
+                f"cannot use run directory {self.directory}: its schema is version {version} "
+                f"and this perdure reads up to {SCHEMA_VERSION}",
+                kind="run.newer-schema",
+                hint="upgrade perdure",
+                path=str(self.directory),
+                schema_version=version,
+                supported_version=SCHEMA_VERSION,
+            )
+        return content
+
+    def remove_leftovers(self) -> int:
+        """Remove what interrupted saves and clean-ups left in staging. Only the run's writer may call this."""
+        staging = self.directory / STAGING
+        names = self.files.names(staging)
+        for name in names:
+            remove_tree(self.files, staging / name)
+        return len(names)
+
+    # Reading
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Committed checkpoints with valid manifests, newest first; their files are not looked at."""
+        found, _ = self.scan()
+        return found
+
+    def scan(self) -> tuple[list[Checkpoint], list[Damage]]:
+        """
+        Look at every directory under ``snapshots/``.
+
+        Returns:
+            The checkpoints, newest first, and the directories that are none.
+
+        Raises:
+            FormatError: A manifest is of a newer schema; nothing is guessed about it.
+        """
+        found: list[Checkpoint] = []
+        broken: list[Damage] = []
+        for name in self.files.names(self.snapshots):
+            directory = self.snapshots / name
+            try:
+                found.append(Checkpoint(directory, self._read_manifest(directory)))
+            except (CorruptionError, StoreError) as error:
+                broken.append(Damage(directory, error))
+        found.sort(key=lambda checkpoint: checkpoint.manifest.order, reverse=True)
+        return found, broken
+
+    def _read_manifest(self, directory: Path) -> Manifest:
+        parsed = parse_checkpoint_directory_name(directory.name)
+        if parsed is None:
+            raise damaged(directory, "its name is not that of a checkpoint", "step-…", directory.name)
+        content = read_small(self.files, directory, MANIFEST_FILE, MAXIMUM_MANIFEST_BYTES)
+        if content is None:
+            raise damaged(directory, "it has no manifest", MANIFEST_FILE, "nothing")
+        manifest = decode_manifest(content, str(directory / MANIFEST_FILE))
+        if directory.name != checkpoint_directory_name(manifest.global_step, manifest.id):
+            actual = checkpoint_directory_name(manifest.global_step, manifest.id)
+            raise damaged(directory, "its manifest belongs to another directory", directory.name, actual)
+        return manifest
+
+    def read(self, checkpoint: Checkpoint, path: str) -> memoryview:
+        """
+        Read one file of a checkpoint, verified; the memory is the caller's.
+
+        Raises:
+            CorruptionError: It is gone or not what was committed.
+            NotFoundError: The checkpoint has no such file.
+        """
+        return read_verified(self.files, checkpoint.directory, _entry(checkpoint, path))
+
+    def open(self, checkpoint: Checkpoint, path: str) -> int:
+        """Open one file of a checkpoint, its length checked and its bytes not."""
+        return open_checked(self.files, checkpoint.directory, _entry(checkpoint, path))
+
+    def verify(self, checkpoint: Checkpoint, *, digests: bool) -> list[PerdureError]:
+        """Check that every file is there with its length, and with ``digests`` also every byte; returns the damage."""
+        problems: list[PerdureError] = []
+        for entry in checkpoint.manifest.files:
+            try:
+                if digests:
+                    read_verified(self.files, checkpoint.directory, entry)
+                else:
+                    self.files.close(open_checked(self.files, checkpoint.directory, entry))
+            except (CorruptionError, StoreError) as error:
+                problems.append(error)
+        return problems
+
+    # Committing
+
+    def commit(self, draft: Manifest, parts: Sequence[Part], guard: Guard) -> Checkpoint:
+        """
+        Write a checkpoint and make it visible; durable when this returns.
+
+        Args:
+            draft: The manifest without its files.
+            parts: The files.
+            guard: Held while the checkpoint becomes visible; raises `FencedError` if this process may not commit.
+
+        Raises:
+            StoreError: It could not be written. Nothing is visible of it, earlier checkpoints are untouched.
+            FencedError: A newer generation took over; nothing is visible.
+        """
+        name = checkpoint_directory_name(draft.global_step, draft.id)
+        staging = self.directory / STAGING / name
+        self._check_space(parts)
+        with explained("make directory", staging):
+            self.files.make_directory(staging)
+        try:
+            folders = make_folders(self.files, staging, [part.path for part in parts])
+            entries = tuple(self._place(staging, part) for part in parts)
+            sync_folders(self.files, staging, folders)
+            manifest = msgspec.structs.replace(draft, files=entries)
+            content = encode_manifest(manifest)
+            # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
+            write_file(self.files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
+            # Protects the manifest's name within the directory.
+            self.files.sync_directory(staging)
+            with guard():
+                publish_directory(self.files, staging, self.snapshots / name)
+        except BaseException:
+            self._give_up(staging)
+            raise
+        checkpoint = Checkpoint(self.snapshots / name, manifest)
+        replace_symlink(self.files, self.directory / LATEST, f"{SNAPSHOTS}/{name}", f".{LATEST}-{draft.id}")
+        return checkpoint
+
+    def _check_space(self, parts: Sequence[Part]) -> None:
+        needed = sum(part.size_bytes for part in parts if isinstance(part, ContentPart)) + SPARE_BYTES
+        with explained("look at", self.directory):
+            free = self.files.free_bytes(self.directory)
+        if free < needed:
+            raise StoreError(
+                f"cannot save to {self.directory}: {needed:,} bytes are needed and {free:,} are free",
+                kind="store.full",
+                hint="free some space, or keep fewer checkpoints (`perdure gc`)",
+                path=str(self.directory),
+                errno_name="ENOSPC",
+            )
+
+    def _place(self, staging: Path, part: Part) -> FileEntry:
+        target = staging / part.path
+        if isinstance(part, LinkPart):
+            with explained("link", part.source):
+                self.files.link(part.source, target)
+            return FileEntry(part.path, part.entry.bytes, part.entry.digest)
+        digest = write_file(self.files, target, part.size_bytes, part.chunks())
+        return FileEntry(part.path, part.size_bytes, digest)
+
+    def _give_up(self, staging: Path) -> None:
+        # The space is wanted back at once, above all when the disk is full. If even this fails the directory stays
+        # where nobody reads it until the next start; the error that matters is the one being raised.
+        try:
+            remove_tree(self.files, staging)
+        except StoreError:
+            return
+
+    # Removing
+
+    def remove(self, checkpoint: Checkpoint) -> None:
+        """
+        Remove a checkpoint: it is invisible at once and for ever, its space follows.
+
+        A crash in between leaves a directory in staging, which the next start removes.
+        """
+        grave = self.directory / STAGING / f"removed-{checkpoint.directory.name}"
+        publish_directory(self.files, checkpoint.directory, grave)
+        remove_tree(self.files, grave)
+
+    def quarantine(self, directory: Path, reason: str, at: str) -> Path:
+        """Put a directory that must not be used aside, with the reason beside it; returns where it went."""
+        target = self.directory / QUARANTINE / f"{directory.name}-{self._new_id()[:8]}"
+        note = {"directory": directory.name, "reason": reason, "at": at}
+        self._replace_json(target.with_suffix(".json"), note)
+        publish_directory(self.files, directory, target)
+        return target
+
+    def quarantined(self) -> list[dict[str, Any]]:
+        """The notes on what was put aside."""
+        names = [name for name in self.files.names(self.directory / QUARANTINE) if name.endswith(".json")]
+        return [note for name in names if (note := self.read_json(f"{QUARANTINE}/{name}"))]
+
+    # Pins
+
+    def pins(self) -> dict[str, str]:
+        """Checkpoint ids by pin name."""
+        found: dict[str, str] = {}
+        for name in self.files.names(self.directory / PINS):
+            content = self.read_json(f"{PINS}/{name}")
+            if name.endswith(".json") and content and isinstance(content.get("checkpoint"), str):
+                found[name.removesuffix(".json")] = content["checkpoint"]
+        return found
+
+    def pin(self, checkpoint: Checkpoint, name: str) -> None:
+        """
+        Protect a checkpoint from every clean-up, under a name.
+
+        Raises:
+            AlreadyExistsError: Kind ``pin.exists``: the name pins another checkpoint.
+        """
+        check_segment(name, "pin name")
+        current = self.pins().get(name)
+        if current not in (None, checkpoint.manifest.id):
+            raise AlreadyExistsError(
+                f"cannot pin {checkpoint.manifest.id[:8]} as {name!r}: the name pins {str(current)[:8]}",
+                kind="pin.exists",
+                hint=f"choose another name, or remove the pin first (`perdure pin --remove {name}`)",
+                name=name,
+            )
+        self._replace_json(self.directory / PINS / f"{name}.json", {"checkpoint": checkpoint.manifest.id})
+
+    def unpin(self, name: str) -> None:
+        """
+        Take a pin away.
+
+        Raises:
+            NotFoundError: Kind ``pin.not-found``.
+        """
+        path = self.directory / PINS / f"{name}.json"
+        if self.files.status(path) is None:
+            raise NotFoundError(
+                f"cannot remove pin {name!r}: there is none of that name",
+                kind="pin.not-found",
+                hint="`perdure ls` shows pins",
+                name=name,
+            )
+        with explained("remove", path):
+            self.files.unlink(path)
+            self.files.sync_directory(path.parent)
+
+    # Small JSON files
+
+    def read_json(self, relative: str) -> dict[str, Any] | None:
+        """A small JSON object, or None if it is missing or not one: none of them is worth a run."""
+        try:
+            content = read_small(self.files, self.directory, relative, MAXIMUM_SMALL_FILE_BYTES)
+        except CorruptionError:
+            return None
+        if content is None:
+            return None
+        try:
+            value = json.loads(content)
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) else None
+
+    def replace_json(self, relative: str, value: Mapping[str, Any]) -> None:
+        """Write a small JSON object in the place of what was there, atomically and durably."""
+        self._replace_json(self.directory / relative, value)
+
+    def remove_file(self, relative: str) -> None:
+        """Remove a small file, durably; one that is not there is no error."""
+        path = self.directory / relative
+        with explained("remove", path):
+            if self.files.status(path) is not None:
+                self.files.unlink(path)
+                self.files.sync_directory(path.parent)
+
+    def _replace_json(self, path: Path, value: Mapping[str, Any]) -> None:
+        content = json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+        replace_file(self.files, path, content, f".{path.name}-{self._new_id()}")
+
+
+def _entry(checkpoint: Checkpoint, path: str) -> FileEntry:
+    entry = checkpoint.manifest.file(path)
+    if entry is None:
+        raise NotFoundError(
+            f"cannot read {path} of checkpoint {checkpoint.manifest.id[:8]}: it has no such file",
+            kind="checkpoint.no-such-file",
+            name=path,
+        )
+    return entry

@@ -1,0 +1,1 @@
+"""Processes started, watched, killed and restarted."""
