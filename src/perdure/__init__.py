@@ -1,1 +1,56 @@
-"""perdure."""
+"""
+perdure: a checkpoint engine for reinforcement learning.
+
+    with perdure.open("runs", run="ppo", save=Every(steps=10_000), keep=Last(3)) as run:
+        run.track(policy=policy, optimizer=optimizer, envs=envs)
+        counters = run.counters(global_step=0)
+        for update in run.loop(1, updates + 1):
+            ...
+
+Running the same command again continues. Importing this imports no framework.
+"""
+
+from perdure.audit import UntrackedStateWarning
+from perdure.capture.writer import SaveHandle
+from perdure.core.component import (
+    ContentPart,
+    LinkPart,
+    PartsCapture,
+    PartsComponent,
+    TreeComponent,
+)
+from perdure.core.manifest import Grade
+from perdure.core.names import Section
+from perdure.forking import fork
+from perdure.policies import Best, Every, EverySteps, Last, OnImprovement
+from perdure.recovery.report import RestoreReport
+from perdure.replay import RingBuffer
+from perdure.run import Run, SaveBudgetWarning, SaveFailedWarning, open  # noqa: A004 - read as perdure.open
+from perdure.surroundings import perdure_version
+
+__version__ = perdure_version()
+
+__all__ = [
+    "Best",
+    "ContentPart",
+    "Every",
+    "EverySteps",
+    "Grade",
+    "Last",
+    "LinkPart",
+    "OnImprovement",
+    "PartsCapture",
+    "PartsComponent",
+    "RestoreReport",
+    "RingBuffer",
+    "Run",
+    "SaveBudgetWarning",
+    "SaveFailedWarning",
+    "SaveHandle",
+    "Section",
+    "TreeComponent",
+    "UntrackedStateWarning",
+    "__version__",
+    "fork",
+    "open",
+]

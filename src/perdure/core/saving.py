@@ -28,8 +28,10 @@ class SaveContext:
     """Time passed."""
     metrics: Mapping[str, float]
     """Newest value of each metric."""
-    best: Mapping[str, float]
-    """Value of each metric at the best checkpoint so far, for those that have one."""
+    saved: Mapping[str, tuple[float, float]]
+    """Lowest and highest value of each metric among the checkpoints so far."""
+    moved: bool = True
+    """Whether the run has gone on at all."""
     stop_requested: bool = False
     final: bool = False
     stretch: float = 1.0
@@ -105,7 +107,7 @@ class Every(SavePolicy):
 
 @dataclass(frozen=True, slots=True)
 class OnImprovement(SavePolicy):
-    """Save when a metric is better than at every checkpoint so far."""
+    """Save when a metric is better than at every checkpoint so far; the first value is an improvement."""
 
     metric: str
     mode: str = "max"
@@ -118,7 +120,8 @@ class OnImprovement(SavePolicy):
         value = context.metrics.get(self.metric)
         if value is None or value != value:  # noqa: PLR0124 - not a number is never an improvement
             return None
-        best = context.best.get(self.metric)
+        lowest, highest = context.saved.get(self.metric, (None, None))
+        best = highest if self.mode == "max" else lowest
         return f"improved {self.metric}" if best is None or is_better(value, best, self.mode) else None
 
 
@@ -139,12 +142,23 @@ def decide_save(policy: SavePolicy | None, context: SaveContext) -> Save | Skip:
 
     A stop and the end of the run save whatever has not been saved, policy or not.
     """
+    if not context.moved:
+        return Skip("nothing has happened since the last save")
     if context.stop_requested:
-        return Save("preemption") if context.steps or context.seconds else Skip("nothing new to save before stopping")
+        return Save("preemption")
     if context.final:
         return Save("final")
     reason = policy.due(context) if policy is not None else None
     return Save(reason) if reason else Skip("not due")
+
+
+def widen(ranges: Mapping[str, tuple[float, float]], metrics: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """The ranges with one more checkpoint's metrics taken in."""
+    merged = dict(ranges)
+    for name, value in metrics.items():
+        lowest, highest = merged.get(name, (value, value))
+        merged[name] = (min(lowest, value), max(highest, value))
+    return merged
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -99,8 +99,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
             for chunk in chunks:
                 data = chunk.cast("B") if chunk.format != "B" or chunk.ndim != 1 else chunk
                 written += len(data)
-                for start in range(0, len(data), STRIDE_BYTES):
-                    piece = data[start : start + STRIDE_BYTES]
+                for piece in _pieces(data):
                     if direct and not _is_aligned(piece):
                         files.stop_direct(descriptor)
                         direct = False
@@ -114,6 +113,15 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
         finally:
             files.close(descriptor)
         return digest.value()
+
+
+def _pieces(data: memoryview) -> Iterator[memoryview]:
+    """Cut at multiples of the stride, and where whole blocks end: only the rest then misses the direct way."""
+    whole = len(data) - len(data) % BLOCK_BYTES
+    for start in range(0, whole, STRIDE_BYTES):
+        yield data[start : min(start + STRIDE_BYTES, whole)]
+    if whole < len(data):
+        yield data[whole:]
 
 
 def _open(files: Files, path: Path, size_bytes: int) -> tuple[int, bool]:

@@ -1,0 +1,171 @@
+"""
+Exact capture of Gymnasium environments: any wrapper stack, synchronous and asynchronous vector environments, spaces.
+
+A captured environment is a plain tree of dicts, lists, numbers, text and arrays; nothing is pickled. Classic control
+and toy text environments, Gymnasium's wrappers and its vector environments are captured exactly (level E0), and so is
+everything that is registered (`register_environment`), that has ``get_state()`` and ``set_state(state)``, or that is a
+wrapper whose attributes are all plain data. Anything else is level E3: the wrapper stack, the spaces and what is
+known of the wrappers are captured, and a restore resets the environment.
+
+What cannot be seen is trusted: functions that transform wrappers are given are taken to be pure, and a subclass of a
+known environment to keep its state in its attributes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perdure.capture.environments.plain import Tree
+from perdure.capture.environments.snapshot import Level, check, fill, gymnasium_version, take
+from perdure.capture.environments.traits import KNOWN, SPACE_ATTRIBUTES, Traits, is_instance, register_environment
+from perdure.capture.environments.workers import Workers
+
+__all__ = [
+    "Level",
+    "Restored",
+    "capture_environment",
+    "capture_space",
+    "derive_reset_seed",
+    "environment_level",
+    "is_environment",
+    "is_space",
+    "level_of",
+    "register_environment",
+    "restore_environment",
+    "restore_space",
+]
+
+KNOWN["AsyncVectorEnv"] = Traits(attributes=SPACE_ATTRIBUTES, extension=Workers())
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How an environment was restored."""
+
+    restored: Literal["exact", "reset"]
+    observation: Any = None
+    """First observation after a reset, which takes the place of the one that the caller saved; else None."""
+    info: dict[str, Any] | None = None
+    """Info of that reset; None if there was none."""
+    note: str = ""
+    """What the user has to know; empty if there is nothing."""
+
+    @property
+    def grade(self) -> Literal["exact", "statistical"]:
+        """The best grade that a resume with this environment can have."""
+        return "exact" if self.restored == "exact" else "statistical"
+
+
+def is_environment(value: object) -> bool:
+    """Tell whether the value is a Gymnasium environment, single or vector, wrapped or not; imports nothing."""
+    return is_instance(value, "Env", "vector.VectorEnv")
+
+
+def is_space(value: object) -> bool:
+    """Tell whether the value is a Gymnasium space; imports nothing."""
+    return is_instance(value, "Space")
+
+
+def capture_environment(env: Any, *, clock: Callable[[], float] = time.perf_counter) -> Tree:
+    """
+    Capture an environment between two of its steps.
+
+    Args:
+        env: The environment with all its wrappers; not changed.
+        clock: What Gymnasium times episodes by.
+
+    Returns:
+        A tree of dicts with text keys, lists, tuples, None, bool, int (of any size), float, str, numpy arrays and
+        scalars. Arrays are borrowed: copy them before the next step. If it cannot be captured exactly, the tree says so
+        (see `level_of`).
+
+    Raises:
+        DeadlineError: A worker of an ``AsyncVectorEnv`` is dead or silent.
+        InternalError: A worker of an ``AsyncVectorEnv`` failed.
+    """
+    return take(env, clock)
+
+
+def environment_level(env: Any) -> tuple[Level, str]:
+    """
+    Find out how exactly an environment can be captured now; this captures it and throws the result away.
+
+    Returns:
+        The level, and the reason why it is not E0 (empty if it is).
+    """
+    return level_of(take(env))
+
+
+def level_of(tree: Tree) -> tuple[Level, str]:
+    """Return how exact a captured tree is, and the reason why it is not E0 (empty if it is)."""
+    return Level(tree["level"]), tree["reason"]
+
+
+def restore_environment(
+    env: Any,
+    tree: Tree,
+    *,
+    reset_seed: int,
+    component: str = "environment",
+    clock: Callable[[], float] = time.perf_counter,
+) -> Restored:
+    """
+    Put a captured state into a live environment, whatever it did before.
+
+    A tree of level E3 restores what it holds (statistics of wrappers, generators of spaces) and resets the environment.
+    Random generators are replaced by new ones: one that is also used outside of the environment is no longer shared.
+
+    Args:
+        env: An environment built like the captured one; changed in place.
+        tree: What `capture_environment` returned, or a copy of it. Every array is copied.
+        reset_seed: Seed of the reset, if there is one; see `derive_reset_seed`.
+        component: Name that errors give.
+        clock: What Gymnasium times episodes by.
+
+    Raises:
+        IncompatibleError: Ids, arguments, wrappers, spaces or the number of environments differ; nothing was changed.
+        InvalidInputError: An ``AsyncVectorEnv`` is closed or has a call pending; nothing was changed.
+        FormatError: The tree is of a newer form; nothing was changed.
+        DeadlineError: A worker of an ``AsyncVectorEnv`` is dead or silent; the environment is of no more use.
+    """
+    check(env, tree, component)
+    fill(env, tree, clock)
+    level, reason = level_of(tree)
+    if level is Level.E0:
+        versions = tree["gymnasium"], gymnasium_version()
+        note = (
+            ""
+            if versions[0] == versions[1]
+            else f"captured under gymnasium {versions[0]}, restored under {versions[1]}"
+        )
+        return Restored("exact", note=note)
+    observation, info = env.reset(seed=reset_seed)
+    note = f"{component} was reset with seed {reset_seed}, its episode is cut and its observation changed: {reason}"
+    return Restored("reset", observation, info, note)
+
+
+def derive_reset_seed(run: str, component: str, step: int) -> int:
+    """Derive the seed of a reset from where it happens: the same restore of the same run resets in the same way."""
+    digest = hashlib.blake2b(f"{run}\0{component}\0{step}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 2  # Vector environments add the index, and some take 31 bits only.
+
+
+def capture_space(space: Any) -> Tree:
+    """Capture the generators of a space and of its parts; a tree like that of `capture_environment`."""
+    return take(space)
+
+
+def restore_space(space: Any, tree: Tree, *, component: str = "space") -> None:
+    """
+    Put captured generators into a space, in place and copying.
+
+    Raises:
+        IncompatibleError: The space has another form; nothing was changed.
+        FormatError: The tree is of a newer form; nothing was changed.
+    """
+    check(space, tree, component)
+    fill(space, tree)

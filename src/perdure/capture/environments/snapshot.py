@@ -1,0 +1,94 @@
+"""A whole snapshot of a value: its tree with versions, its level of exactness, and the reason for that."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from perdure.capture.environments.plain import OpaqueValueError, Tree
+from perdure.capture.environments.reader import Reader
+from perdure.capture.environments.writer import Writer
+from perdure.errors import FormatError
+
+__all__ = ["FORMAT", "Level", "check", "fill", "gymnasium_version", "take"]
+
+FORMAT = 1
+_REASONS_SHOWN = 3
+
+
+class Level(enum.Enum):
+    """How exactly an environment can be captured."""
+
+    E0 = "E0"
+    """Exactly: after a restore every step is the one that would have come."""
+    E3 = "E3"
+    """By a reset only: the episode is cut. What is known of wrappers and spaces is restored all the same."""
+
+
+def gymnasium_version() -> str:
+    """Return the version of the loaded Gymnasium, empty if it is not loaded."""
+    return str(getattr(sys.modules.get("gymnasium"), "__version__", ""))
+
+
+def take(root: object, clock: Callable[[], float] = time.perf_counter) -> Tree:
+    """
+    Capture an environment, a space or any plain value. Arrays in the tree are borrowed; nothing is changed.
+
+    Returns:
+        A plain tree; whatever could not be captured is named in its ``reason``.
+    """
+    graph, shared, doubts = _write(root, clock)
+    more = [f"and {len(doubts) - _REASONS_SHOWN} more"] if len(doubts) > _REASONS_SHOWN else []
+    return {
+        "format": FORMAT,
+        "gymnasium": gymnasium_version(),
+        "level": (Level.E3 if doubts else Level.E0).value,
+        "reason": "; ".join([*doubts[:_REASONS_SHOWN], *more]),
+        "graph": graph,
+        "shared": shared,
+    }
+
+
+def _write(root: object, clock: Callable[[], float]) -> tuple[Tree, dict[str, Tree], list[str]]:
+    writer = Writer(clock)
+    try:
+        graph = writer.write(root)
+        if writer.aliases:
+            # What two attributes share must be shared after a restore too: writing through one shows in both.
+            writer = Writer(clock, writer.aliases)
+            graph = writer.write(root)
+    except OpaqueValueError as error:
+        return None, {}, [f"it {error}"]
+    writer.finish()
+    return graph, writer.shared, writer.doubts
+
+
+def check(root: Any, tree: Tree, component: str) -> None:
+    """
+    Compare a tree with the object that it is to go into; nothing is changed.
+
+    Raises:
+        FormatError: The tree is of a newer form.
+        IncompatibleError: They differ in class, id, arguments, wrappers, spaces or number.
+    """
+    if tree["format"] > FORMAT:
+        raise FormatError(
+            f"cannot restore {component}: its state is of form {tree['format']}, this perdure reads up to {FORMAT}",
+            kind="environment.format",
+            hint="upgrade perdure",
+            schema_version=tree["format"],
+            supported_version=FORMAT,
+        )
+    _reader(tree, component, time.perf_counter).check(tree["graph"], root, component)
+
+
+def fill(root: Any, tree: Tree, clock: Callable[[], float] = time.perf_counter) -> Any:
+    """Put a tree that was checked into the object, copying every array; a tree of a plain value is returned as one."""
+    return _reader(tree, "", clock).fill(tree["graph"], root)
+
+
+def _reader(tree: Tree, component: str, clock: Callable[[], float]) -> Reader:
+    return Reader(tree["shared"], clock, component, prunes=tree["gymnasium"] == gymnasium_version())

@@ -1,0 +1,257 @@
+"""Writing: from live environments, wrappers and spaces, and what they hold, to one plain tree. Nothing is changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from perdure.capture.environments.plain import (
+    TAG,
+    OpaqueValueError,
+    Tree,
+    array_to_tree,
+    generator_to_tree,
+    is_generator,
+    scalar_to_tree,
+    summarise,
+)
+from perdure.capture.environments.traits import Traits, is_code, is_instance, traits_of
+
+__all__ = ["Writer", "captured_attributes", "identity"]
+
+_LEAVES = frozenset({type(None), bool, int, float, str})
+
+
+def captured_attributes(owner: object, traits: Traits) -> dict[str, object]:
+    """Return the attributes that hold the owner's state, by name and borrowed."""
+    attributes = getattr(owner, "__dict__", {})
+    if traits.is_space:
+        return {n: v for n, v in attributes.items() if n == "_np_random" or _holds_spaces(v)}
+    left_out = traits.ignored | traits.constants
+    return {
+        name: value
+        for name, value in attributes.items()
+        if (name in traits.attributes if traits.attributes is not None else name not in left_out) and not is_code(value)
+    }
+
+
+def _holds_spaces(value: object) -> bool:
+    items: Iterable[object] = (value,)
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, list | tuple):
+        items = value
+    return any((traits := traits_of(item)) is not None and traits.is_space for item in items)
+
+
+class _Identities:
+    """Identities of live objects, each worked out once: a large transition table takes milliseconds to digest."""
+
+    def __init__(self) -> None:
+        # By id and not by hash: Gymnasium's spaces compare by value and have no hash.
+        self._known: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+
+    def of(self, owner: Any, traits: Traits) -> dict[str, Any]:
+        key = id(owner)
+        if key not in self._known or self._known[key][0]() is not owner:
+            forget = weakref.ref(owner, lambda _: self._known.pop(key, None))
+            self._known[key] = (forget, _describe(owner, traits))
+        return self._known[key][1]
+
+
+_identities = _Identities()
+
+
+def identity(owner: Any, traits: Traits) -> dict[str, Any]:
+    """
+    Say what a live object must agree on with a captured one before the state of one can go into the other.
+
+    Returns:
+        Id, arguments, number and constants, as they were when the object was first met; not to be changed.
+    """
+    return _identities.of(owner, traits) if hasattr(owner, "__dict__") else {}
+
+
+def _describe(owner: Any, traits: Traits) -> dict[str, Any]:
+    attributes = vars(owner)
+    if traits.is_space:
+        fixed = {name: value for name, value in attributes.items() if not _holds_spaces(value)}
+        return {"constants": _summaries(fixed, traits.ignored | {"_np_random"})}
+    described: dict[str, Any] = {}
+    spec = attributes.get("spec")
+    if spec is not None:
+        described["id"] = str(spec.id)
+    arguments = {**getattr(spec, "kwargs", {}), **attributes.get("_saved_kwargs", {})}
+    if traits.compares_arguments and arguments:
+        described["arguments"] = _summaries(arguments, frozenset({"render_mode"}))
+    if is_instance(owner, "vector.VectorEnv") and not is_instance(owner, "vector.VectorWrapper"):
+        described["num_envs"] = int(owner.num_envs)
+        mode = owner.metadata.get("autoreset_mode")
+        described["autoreset_mode"] = str(getattr(mode, "value", mode))
+    if traits.constants:
+        described["constants"] = _summaries({n: v for n, v in attributes.items() if n in traits.constants})
+    return described
+
+
+def _summaries(values: dict[str, Any], left_out: frozenset[str] = frozenset()) -> dict[str, str]:
+    summaries = {}
+    for name, value in values.items():
+        if name in left_out:
+            continue
+        try:
+            summaries[name] = summarise(value)
+        except OpaqueValueError:
+            continue  # A function or an object has no name that is the same in the next process.
+    return summaries
+
+
+def _reference(key: str) -> Tree:
+    return {TAG: "shared", "key": key}
+
+
+class Writer:
+    """
+    One walk over a graph of objects.
+
+    Args:
+        clock: ``time.perf_counter``, by which running episodes are timed.
+        aliased: Ids of containers and arrays that are reached in more than one way; they are written once.
+    """
+
+    def __init__(self, clock: Callable[[], float], aliased: frozenset[int] = frozenset()) -> None:
+        self.shared: dict[str, Tree] = {}
+        self.doubts: list[str] = []
+        self._clock = clock
+        self._aliased = aliased
+        self._keys: dict[int, str] = {}
+        self._sightings: Counter[int] = Counter()
+        self._kept: list[object] = []  # An id means something only while its object lives.
+        self._open: set[int] = set()
+        self._objects: dict[int, tuple[str, dict[str, Tree]]] = {}
+        self._containers: dict[type, Callable[[Any], Tree]] = {
+            np.ndarray: array_to_tree,
+            list: lambda value: [self.write(item) for item in value],
+            tuple: lambda value: tuple(self.write(item) for item in value),
+            dict: self._dict,
+            OrderedDict: self._pairs,
+            deque: self._deque,
+            bytes: lambda value: {TAG: "bytes", "data": np.frombuffer(bytearray(value), np.uint8)},
+        }
+
+    @property
+    def aliases(self) -> frozenset[int]:
+        """Ids of what was reached in more than one way and has to be written once, in another walk."""
+        return frozenset(key for key, times in self._sightings.items() if times > 1) - self._aliased
+
+    def write(self, value: Any) -> Tree:
+        """
+        Express any value.
+
+        Raises:
+            OpaqueValueError: Nothing is known about values of this type.
+        """
+        kind = type(value)
+        if kind in _LEAVES:
+            return value
+        if isinstance(value, np.generic):
+            return scalar_to_tree(value)
+        if is_generator(value):
+            return self._once(value, generator_to_tree)
+        if kind in self._containers:
+            return self._container(value, self._containers[kind])
+        traits = traits_of(value)
+        if traits is None:
+            raise OpaqueValueError(f"is a {kind.__module__}.{kind.__qualname__}")
+        return self._object(value, traits)
+
+    def finish(self) -> None:
+        """Move objects that were reached in more than one way to the table of what is shared."""
+        for key, node in self._objects.values():
+            if key in self.shared:
+                self.shared[key] = dict(node)
+                node.clear()
+                node.update(_reference(key))
+
+    def _once(self, value: object, express: Callable[[Any], Tree]) -> Tree:
+        if id(value) not in self._keys:
+            self._kept.append(value)
+            self._keys[id(value)] = key = f"value{len(self._keys)}"
+            self.shared[key] = express(value)
+        return _reference(self._keys[id(value)])
+
+    def _container(self, value: Any, express: Callable[[Any], Tree]) -> Tree:
+        if id(value) in self._open:
+            raise OpaqueValueError(f"is a {type(value).__qualname__} that holds itself")
+        if isinstance(value, bytes):
+            return express(value)
+        self._kept.append(value)
+        self._sightings[id(value)] += not isinstance(value, tuple)
+        self._open.add(id(value))
+        try:
+            return self._once(value, express) if id(value) in self._aliased else express(value)
+        finally:
+            self._open.remove(id(value))
+
+    def _dict(self, value: dict[Any, Any]) -> Tree:
+        if TAG not in value and all(type(key) is str for key in value):
+            return {key: self.write(item) for key, item in value.items()}
+        return self._pairs(value)
+
+    def _pairs(self, value: dict[Any, Any]) -> Tree:
+        items = [[self.write(key), self.write(item)] for key, item in value.items()]
+        return {TAG: "pairs", "ordered": isinstance(value, OrderedDict), "items": items}
+
+    def _deque(self, value: deque[Any]) -> Tree:
+        items = [self.write(item) for item in value]
+        node = {TAG: "deque", "maxlen": value.maxlen}
+        # A statistic's last hundred numpy scalars are one array, not a hundred.
+        if items and isinstance(items[0], np.generic) and all(type(item) is type(items[0]) for item in items):
+            return {**node, "scalars": np.array(items)}
+        return {**node, "items": items}
+
+    def _object(self, owner: Any, traits: Traits) -> Tree:
+        if id(owner) in self._objects:
+            key, _ = self._objects[id(owner)]
+            self.shared[key] = None  # Reserved until the walk is over: the object itself may still be being written.
+            return _reference(key)
+        node: dict[str, Tree] = {TAG: "object", "class": type(owner).__qualname__}
+        self._kept.append(owner)
+        self._objects[id(owner)] = (f"object{len(self._objects)}", node)
+        node["identity"] = identity(owner, traits)
+        node["attributes"], node["withheld"] = self._attributes(owner, traits)
+        if traits.doubt:
+            self.doubts.append(traits.doubt)
+        if traits.accessors is not None:
+            self._custom(node, owner, traits.accessors.get_state)
+        if traits.extension is not None:
+            node["extension"], doubts = traits.extension.capture(owner)
+            self.doubts.extend(doubts)
+        return node
+
+    def _attributes(self, owner: object, traits: Traits) -> tuple[dict[str, Tree], list[str]]:
+        attributes, withheld = {}, []
+        for name, value in captured_attributes(owner, traits).items():
+            try:
+                if name in traits.clocks:
+                    attributes[name] = self._elapsed(value, traits.clocks[name])
+                else:
+                    attributes[name] = self.write(value)
+            except OpaqueValueError as error:
+                withheld.append(name)
+                self.doubts.append(f"{type(owner).__qualname__}.{name} {error}")
+        return attributes, withheld
+
+    def _elapsed(self, started: Any, unset: float) -> Tree:
+        seconds = np.where(np.asarray(started) == unset, np.nan, self._clock() - started)
+        whole = seconds if isinstance(started, np.ndarray) else float(seconds)
+        return {TAG: "elapsed", "seconds": whole, "unset": unset}
+
+    def _custom(self, node: dict[str, Tree], owner: object, get_state: Callable[[Any], object]) -> None:
+        try:
+            node["custom"] = self.write(get_state(owner))
+        except OpaqueValueError as error:
+            self.doubts.append(f"the state that {type(owner).__qualname__} hands over {error}")

@@ -1,0 +1,99 @@
+"""
+Probes: what a restored run is checked with before it may go on.
+
+While a program trains, the first small batch that each tracked module is called with is kept as an example. It is
+saved with every checkpoint, so that a restored module can be shown to work on the very kind of input that it works on.
+Facts that a correct restore must reproduce, the learning rates and the next draw of each random number generator, are
+recorded beside them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from perdure.capture.arrays import loaded_torch
+from perdure.core.manifest import Grade
+from perdure.core.names import Section
+
+PROBES_NAME = "probes"
+_ROWS = 32
+_MAXIMUM_BYTES = 1024 * 1024
+
+
+class Probes:
+    """One example input for each tracked module, or for its parts if it is never called itself."""
+
+    kind = "sanity.probes"
+    section = Section.STATE
+    grade = Grade.EXACT
+
+    def __init__(self) -> None:
+        self._examples: dict[str, Any] = {}
+
+    @property
+    def examples(self) -> Mapping[str, Any]:
+        """Example inputs by ``component:path of the part``."""
+        return self._examples
+
+    def watch(self, name: str, module: Any) -> None:
+        """Keep the first input of the module and of each of its direct parts; costs nothing after that."""
+        for path, part in [("", module), *module.named_children()]:
+            self._watch_one(f"{name}:{path}", part)
+
+    def _watch_one(self, key: str, part: Any) -> None:
+        def keep(_: Any, arguments: tuple[Any, ...]) -> None:
+            handle.remove()
+            example = _small_example(arguments)
+            if example is not None:
+                self._examples.setdefault(key, example)
+
+        handle = part.register_forward_pre_hook(keep)
+
+    def capture(self) -> object:
+        """The examples, borrowed; they never change."""
+        return dict(self._examples)
+
+    def check(self, tree: object) -> None:
+        """Nothing to check: examples are tried, not used."""
+
+    def restore(self, tree: object) -> str:
+        """Take the saved examples over."""
+        assert isinstance(tree, dict)
+        self._examples = dict(tree)
+        return ""
+
+
+def _small_example(arguments: tuple[Any, ...]) -> Any:
+    torch = loaded_torch()
+    if len(arguments) != 1 or not isinstance(arguments[0], torch.Tensor) or not arguments[0].ndim:
+        return None
+    example = arguments[0].detach()[:_ROWS].clone()
+    return example if 0 < example.numel() * example.element_size() <= _MAXIMUM_BYTES else None
+
+
+def next_draws() -> dict[str, float]:
+    """
+    What the process-wide generators will give next, found out on copies.
+
+    The draws are of the generators' basic kind: a float from each.
+    """
+    python = random.Random()  # noqa: S311 - a copy of the program's own stream
+    python.setstate(random.getstate())
+    numpy = np.random.RandomState()
+    numpy.set_state(np.random.get_state(legacy=False))  # noqa: NPY002 - see above
+    draws = {"python": python.random(), "numpy": float(numpy.random_sample())}
+    torch = loaded_torch()
+    if torch is not None:
+        generator = torch.Generator()
+        generator.set_state(torch.get_rng_state())
+        draws["torch"] = float(torch.rand((), generator=generator, dtype=torch.float64))
+    return draws
+
+
+def learning_rates(optimizers: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Learning rate of each parameter group by optimizer."""
+    return {name: [float(group["lr"]) for group in optimizer.param_groups] for name, optimizer in optimizers.items()}

@@ -1,0 +1,166 @@
+"""Captures: all components of a run, taken at one cut, as the files of a checkpoint to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.capture.arena import Arena
+from perdure.capture.arrays import StoredArray, array_type, convert
+from perdure.core.component import Component, ContentPart, Part, PartsComponent, TreeComponent
+from perdure.core.manifest import ComponentEntry, FileEntry
+from perdure.core.names import component_stem
+from perdure.core.tensorfile import header_bytes, parse_header
+from perdure.core.tree import flatten, unflatten
+from perdure.errors import CorruptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """
+    A cut of a run, not yet written.
+
+    Attributes:
+        parts: Files to write or link; those that lie in an arena are valid until it is used again.
+        entries: The components' records for the manifest.
+        copied_bytes: What was copied to make it.
+    """
+
+    parts: tuple[Part, ...]
+    entries: tuple[ComponentEntry, ...]
+    copied_bytes: int
+    committed: Callable[[Path, Mapping[str, FileEntry]], None]
+    aborted: Callable[[], None]
+
+
+def content_part(path: str, content: bytes | memoryview) -> ContentPart:
+    """A file whose content is at hand."""
+    view = memoryview(content)
+    return ContentPart(path, view.nbytes, lambda: (view,))
+
+
+def take_capture(components: Mapping[str, Component], arena: Arena) -> Capture:
+    """
+    Capture components as of now. When this returns the live objects may change again.
+
+    Raises:
+        InvalidInputError: Something in a component cannot be stored; nothing has been kept.
+    """
+    parts: list[Part] = []
+    entries: list[ComponentEntry] = []
+    committed: list[Callable[[Path, Mapping[str, FileEntry]], None]] = []
+    aborted: list[Callable[[], None]] = []
+
+    def abort() -> None:
+        for call in aborted:
+            call()
+
+    copied = 0
+    try:
+        for name, component in components.items():
+            stem = component_stem(name, component.section)
+            if isinstance(component, PartsComponent):
+                taken = component.capture_parts(stem)
+                own, kind, detail = taken.parts, "", taken.detail
+                committed.append(taken.on_committed)
+                aborted.append(taken.on_aborted)
+            else:
+                own, kind = _store_tree(component, stem, arena)
+                detail = {}
+                copied += sum(part.size_bytes for part in own if isinstance(part, ContentPart))
+            parts.extend(own)
+            entries.append(
+                ComponentEntry(
+                    name=name,
+                    kind=component.kind,
+                    section=component.section,
+                    files=tuple(part.path for part in own),
+                    grade=component.grade,
+                    array_type=kind,
+                    detail=detail,
+                )
+            )
+    except BaseException:
+        abort()
+        raise
+
+    def commit(directory: Path, files: Mapping[str, FileEntry]) -> None:
+        for call in committed:
+            call(directory, files)
+
+    return Capture(tuple(parts), tuple(entries), copied, commit, abort)
+
+
+def _store_tree(component: TreeComponent, stem: str, arena: Arena) -> tuple[tuple[Part, ...], str]:
+    flat = flatten(component.capture(), array_type)
+    parts: list[Part] = []
+    if flat.arrays:
+        path = f"{stem}.safetensors"
+        parts.append(content_part(path, arena.store(path, flat.arrays)))
+    if not flat.array_type:
+        parts.append(content_part(f"{stem}.json", msgspec.json.encode(flat.structure) + b"\n"))
+    return tuple(parts), flat.array_type
+
+
+def load_tree(entry: ComponentEntry, read: Callable[[str], memoryview]) -> Any:
+    """
+    Read a tree component's state; every array in it is backed by memory that the caller owns.
+
+    Args:
+        entry: The component's record.
+        read: Gives a whole verified file by its path.
+
+    Raises:
+        CorruptionError: The files do not form a state.
+    """
+    structure: object = None
+    arrays: dict[str, StoredArray] = {}
+    for path in entry.files:
+        content = read(path)
+        if path.endswith(".safetensors"):
+            arrays = load_tensors(content, path)
+        else:
+            structure = load_json(content, path)
+    try:
+        return unflatten(structure, arrays, convert, entry.array_type)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(
+            f"cannot read component {entry.name!r}: {error}",
+            kind="component.malformed",
+            hint="run `perdure verify`, and restore an older checkpoint",
+            path=entry.files[0] if entry.files else entry.name,
+        ) from error
+
+
+def load_tensors(content: memoryview, path: str) -> dict[str, StoredArray]:
+    """
+    Take a tensor file apart without a copy.
+
+    Raises:
+        CorruptionError: It is not a tensor file.
+    """
+    length = header_bytes(bytes(content[:8]), len(content), path)
+    tensors = parse_header(bytes(content[8 : 8 + length]), len(content), path)
+    return {
+        tensor.spec.name: StoredArray(
+            content[tensor.offset_bytes : tensor.offset_bytes + tensor.spec.size_bytes], tensor.spec
+        )
+        for tensor in tensors
+    }
+
+
+def load_json(content: memoryview, path: str) -> Any:
+    """
+    Read a verified JSON file.
+
+    Raises:
+        CorruptionError: It is not JSON.
+    """
+    try:
+        return msgspec.json.decode(bytes(content))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CorruptionError(f"cannot read {path}: it is not JSON", kind="component.malformed", path=path) from error

@@ -1,0 +1,170 @@
+"""
+Checking checkpoints against their manifests, from a look at the names to a read of every byte.
+
+A file that several checkpoints share is read once. What a live writer removes meanwhile is left out of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from blake3 import blake3
+
+from perdure.core.manifest import FileEntry
+from perdure.errors import CorruptionError, PerdureError, StoreError
+from perdure.files.door import Files, explained
+from perdure.files.reading import damaged, open_checked
+from perdure.files.writing import STRIDE_BYTES
+from perdure.inspection.documents import Document
+from perdure.inspection.space import FileOnDisk, Inode, inodes, look_at_files
+from perdure.store.store import Checkpoint, Damage
+
+OnProgress = Callable[[int, int], None]
+"""Told the bytes checked so far and the bytes to check in all."""
+
+
+class Level(str, Enum):
+    """How deep a check goes; each level includes the ones before it."""
+
+    META = "meta"
+    """Manifests are whole and belong to their directories."""
+    SIZES = "sizes"
+    """Every file is there and has its length."""
+    HASH = "hash"
+    """Every byte is the one that was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryDamage(Document):
+    """A directory under ``snapshots/`` that is not a checkpoint."""
+
+    directory: str
+    problem: PerdureError
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCheck(Document):
+    """What was found of one checkpoint."""
+
+    id: str
+    global_step: int
+    restores: bool
+    """Whether nothing is wrong with it, as far as the level looks."""
+    damaged_components: tuple[str, ...]
+    problems: tuple[PerdureError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport(Document):
+    """What a check found."""
+
+    run: str
+    level: Level
+    checkpoints: tuple[CheckpointCheck, ...]
+    """The checkpoints that were checked, newest first."""
+    damaged_directories: tuple[DirectoryDamage, ...]
+    files_checked: int
+    """Different files; names of the same file count once."""
+    bytes_checked: int
+    """Their size. Only at level ``hash`` have they been read."""
+    seconds: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no damage was found."""
+        return not self.damaged_directories and all(check.restores for check in self.checkpoints)
+
+    @property
+    def restores(self) -> bool:
+        """Whether any of the checkpoints that were checked can be restored."""
+        return any(check.restores for check in self.checkpoints)
+
+
+def directory_damages(files: Files, damages: Sequence[Damage]) -> tuple[DirectoryDamage, ...]:
+    """Return what is not a checkpoint, but for directories that have gone since the scan."""
+    return tuple(
+        DirectoryDamage(damage.directory.name, damage.error)
+        for damage in damages
+        if files.status(damage.directory) is not None
+    )
+
+
+def check_all(
+    files: Files, checkpoints: Sequence[Checkpoint], level: Level, on_progress: OnProgress
+) -> tuple[list[CheckpointCheck], int, int]:
+    """
+    Check checkpoints, in their order.
+
+    Returns:
+        What was found of each, the number of different files, and their bytes.
+
+    Raises:
+        StoreError: The file system refuses to say.
+    """
+    if level is Level.META:
+        return [_checked(checkpoint, {}) for checkpoint in checkpoints], 0, 0
+    looks = [look_at_files(files, checkpoint) for checkpoint in checkpoints]
+    different = inodes([look for some in looks for look in some])
+    reader = _Reader(files, sum(different.values()), on_progress)
+    found = []
+    for checkpoint, some in zip(checkpoints, looks, strict=True):
+        problems = {
+            look.entry.path: problem
+            for look in some
+            if (problem := look.problem or (reader.check(checkpoint, look) if level is Level.HASH else None))
+        }
+        if not problems or files.status(checkpoint.directory) is not None:
+            found.append(_checked(checkpoint, problems))
+    return found, len(different), sum(different.values())
+
+
+def _checked(checkpoint: Checkpoint, problems: Mapping[str, PerdureError]) -> CheckpointCheck:
+    manifest = checkpoint.manifest
+    components = (component.name for component in manifest.components if problems.keys() & set(component.files))
+    return CheckpointCheck(
+        manifest.id, manifest.global_step, not problems, tuple(components), tuple(problems.values())
+    )
+
+
+class _Reader:
+    """Reads files whole, each once, and compares what they are with what they should be."""
+
+    def __init__(self, files: Files, total_bytes: int, on_progress: OnProgress) -> None:
+        self._files = files
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._on_progress = on_progress
+        self._digests: dict[Inode | None, str] = {}
+        self._buffer = memoryview(bytearray(STRIDE_BYTES))
+
+    def check(self, checkpoint: Checkpoint, look: FileOnDisk) -> PerdureError | None:
+        try:
+            # Opened in any case: a shared file can have been replaced in one checkpoint alone, and a folder by a link.
+            descriptor = open_checked(self._files, checkpoint.directory, look.entry)
+            try:
+                if look.inode not in self._digests:
+                    self._digests[look.inode] = self._read(checkpoint, descriptor, look.entry)
+            finally:
+                self._files.close(descriptor)
+        except (CorruptionError, StoreError) as error:
+            return error
+        actual = self._digests[look.inode]
+        if actual == look.entry.digest:
+            return None
+        path = checkpoint.directory / look.entry.path
+        return damaged(path, "its bytes are not those that were committed", look.entry.digest, actual)
+
+    def _read(self, checkpoint: Checkpoint, descriptor: int, entry: FileEntry) -> str:
+        digest, position = blake3(), 0
+        while position < entry.bytes:
+            with explained("read", checkpoint.directory / entry.path):
+                count = self._files.read_into(descriptor, self._buffer, position)
+            if count == 0:
+                break  # it became shorter meanwhile; the digest will say so
+            digest.update(self._buffer[:count])
+            position += count
+            self._done_bytes += count
+            self._on_progress(self._done_bytes, self._total_bytes)
+        return f"blake3:{digest.hexdigest()}"

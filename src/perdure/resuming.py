@@ -1,0 +1,160 @@
+"""
+Resuming: from what lies in the run directory to a live run under a new generation.
+
+The order is that of a recovery: become the only writer, put aside what is damaged, restore the newest checkpoint that
+can be used, mint a generation, and only then tell anyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from perdure.core.history import Rollback, is_superseded
+from perdure.core.manifest import Grade
+from perdure.core.selectors import select
+from perdure.errors import NothingRestorableError
+from perdure.recovery.report import RestoreReport, SkippedCheckpoint
+from perdure.recovery.restore import Recovery, Restored
+from perdure.store.store import Checkpoint, Store
+from perdure.surroundings import Surroundings
+from perdure.tracked import Tracked
+from perdure.writership import Writership
+
+
+class Resumption:
+    """
+    One start of a run.
+
+    Args:
+        store: The run directory.
+        tracked: What is to be restored, in place.
+        writership: Becomes this process's claim on the run.
+        word: ``auto``, ``must``, ``never`` or a selector.
+        accept: Components that may differ.
+        say: Tells the user a line.
+        surroundings: Time and versions.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tracked: Tracked,
+        writership: Writership,
+        *,
+        word: str,
+        accept: Iterable[str],
+        say: Callable[[str], None],
+        surroundings: Surroundings,
+    ) -> None:
+        self._store = store
+        self._tracked = tracked
+        self._writership = writership
+        self._word = word
+        self._say = say
+        self._surroundings = surroundings
+        self._recovery = Recovery(
+            store,
+            tracked.components,
+            restore_meta=tracked.restore_meta,
+            find_failures=tracked.find_failures,
+            accept=accept,
+            now=surroundings.now,
+            on_skip=self._tell_skip,
+        )
+
+    def resume(self) -> tuple[RestoreReport, Checkpoint | None]:
+        """
+        Bring the run to life; on an error nobody has been told of a new generation.
+
+        Returns:
+            The report, and the checkpoint that the run continues from.
+        """
+        began = self._surroundings.monotonic()
+        self._writership.acquire()
+        self._store.remove_leftovers()
+        floor, restored = self._recover()
+        event = "restored" if restored else "started"
+        generation = self._writership.mint(floor, event)
+        if restored is not None:
+            self._recovery.markers.finish(restored.checkpoint, generation)
+        report = self._report(restored, generation, self._surroundings.monotonic() - began)
+        self._store.events.append({"at": self._surroundings.now(), "event": event, **report.to_json()})
+        for line in report.lines():
+            self._say(line)
+        return report, restored.checkpoint if restored else None
+
+    def _recover(self) -> tuple[int, Restored | None]:
+        found, damaged = self._store.scan()
+        floor = max((checkpoint.manifest.generation for checkpoint in found), default=0)
+        for damage in damaged:
+            self._recovery.put_aside(damage.directory, damage.error.message)
+        if self._word == "never":
+            return floor, None
+        automatic = self._word in ("auto", "must")
+        candidates = found if automatic else [self._pick(found)]
+        restored = self._recovery.restore(candidates, may_fall_back=automatic)
+        if restored is None and (self._word == "must" or self._recovery.skipped):
+            raise self._nothing()
+        return floor, restored
+
+    def _pick(self, found: list[Checkpoint]) -> Checkpoint:
+        chosen = select(self._word, [checkpoint.manifest for checkpoint in found], self._store.pins())
+        return next(checkpoint for checkpoint in found if checkpoint.manifest is chosen)
+
+    def _nothing(self) -> NothingRestorableError:
+        skipped = self._recovery.skipped
+        why = f"none of {len(skipped)} can be used ({skipped[0].reason})" if skipped else "there are no checkpoints"
+        return NothingRestorableError(
+            f"cannot restore run {self._store.directory.name}: {why}",
+            kind="run.nothing-restorable",
+            hint="look into quarantine/; resume='never' starts fresh",
+            name=self._store.directory.name,
+        )
+
+    def _report(self, restored: Restored | None, generation: int, seconds: float) -> RestoreReport:
+        skipped = tuple(self._recovery.skipped)
+        if restored is None:
+            step = self._tracked.global_step
+            return RestoreReport(None, step, generation, Grade.EXACT, skipped=skipped, seconds=seconds)
+        manifest = restored.checkpoint.manifest
+        here = self._surroundings.versions()
+        versions = [
+            f"{name} was {version}, is {here[name]}"
+            for name, version in manifest.versions.items()
+            if here.get(name, version) != version
+        ]
+        return RestoreReport(
+            manifest.id,
+            manifest.global_step,
+            generation,
+            restored.grade,
+            components=restored.components,
+            skipped=skipped,
+            steps_lost=max(0, self._furthest_step() - manifest.global_step),
+            seconds=seconds,
+            notes=(*versions, *self._tracked.notes),
+        )
+
+    def _furthest_step(self) -> int:
+        """The furthest step that the run's logs know of, rows of abandoned futures left out."""
+        events = list(self._store.events.read())
+        rollbacks = [
+            Rollback(int(event["generation"]), int(event["step"]))
+            for event in events
+            if event.get("event") == "restored"
+        ]
+        rows = [*self._store.metrics.read(), *(event for event in events if event.get("event") == "saved")]
+        return max(
+            (
+                int(row["step"])
+                for row in rows
+                if not is_superseded(int(row.get("generation", 0)), int(row["step"]), rollbacks)
+            ),
+            default=0,
+        )
+
+    def _tell_skip(self, skip: SkippedCheckpoint) -> None:
+        self._say(f"skipping {skip.name}: {skip.reason}")
+        self._store.events.append(
+            {"at": self._surroundings.now(), "event": "quarantined", "checkpoint": skip.name, "reason": skip.reason}
+        )

@@ -1,0 +1,473 @@
+"""
+The handle of a run: what it consists of, when it is saved, how it is restored.
+
+The training thread calls everything here. Between two items of `Run.loop` is the only point at which all components
+belong together, so that is where signals are polled, saves are taken and failures of earlier saves come to light.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from perdure.audit import UntrackedStateWarning, find_untracked
+from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
+from perdure.core.manifest import Cut
+from perdure.core.names import check_segment
+from perdure.core.retention import KeepPolicy, Last
+from perdure.core.saving import DEFAULT_BUDGET_SHARE, Budget, Every, SavePolicy
+from perdure.core.selectors import select
+from perdure.errors import (
+    FencedError,
+    InvalidInputError,
+    PerdureError,
+    StoppedError,
+)
+from perdure.files.door import Files
+from perdure.namespaces import Namespace, declare
+from perdure.recovery.report import RestoreReport
+from perdure.resuming import Resumption
+from perdure.saver import Saver, SaverStatistics, describe_failure
+from perdure.stopping import StopFlag
+from perdure.store.store import Store
+from perdure.surroundings import Surroundings
+from perdure.tracked import Tracked
+from perdure.writership import Writership
+
+DEFAULT_SAVE = Every(seconds=600)
+DEFAULT_KEEP = Last(3)
+LOCALS_NAME = "locals"
+STEP_COUNTER = "global_step"
+
+
+class SaveFailedWarning(UserWarning):
+    """A background save failed; training goes on and the checkpoints before it are safe."""
+
+
+class SaveBudgetWarning(UserWarning):
+    """Saving costs more than its budget, so it happens less often."""
+
+
+def open(  # noqa: A001 - read as perdure.open
+    where: str | os.PathLike[str] | None = None,
+    *,
+    run: str | None = None,
+    save: SavePolicy | None = DEFAULT_SAVE,
+    keep: KeepPolicy | None = DEFAULT_KEEP,
+    resume: str | None = None,
+    accept: Iterable[str] = (),
+    budget: float | None = DEFAULT_BUDGET_SHARE,
+    algorithm: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    on_failed_save: str = "warn",
+    quiet: bool = False,
+) -> Run:
+    """
+    Open a run, new or old. Running the same command again continues it.
+
+    Nothing is read or written but the run's directory is made; the restore happens when the loop begins, or when
+    `Run.restore` is called.
+
+    Args:
+        where: Directory that holds runs; ``PERDURE_STORE`` or ``runs`` if not given.
+        run: The run's name; ``PERDURE_RUN`` or ``default`` if not given.
+        save: When to save besides on a stop and at the end; None for never.
+        keep: Which checkpoints to keep besides the newest and pinned ones; None for all.
+        resume: ``auto`` continues or starts fresh, ``must`` fails if there is nothing to continue, ``never`` starts
+            fresh beside what is there; anything else picks a checkpoint (see `perdure.core.selectors`).
+            ``PERDURE_RESUME`` or ``auto`` if not given.
+        accept: Names of components that may differ between program and checkpoint; ``*`` for all.
+        budget: Share of time that saving may cost before its intervals stretch; None for no limit.
+        algorithm: Named in manifests, for people.
+        config: JSON-able settings, stored with every checkpoint; a difference on resume is reported.
+        on_failed_save: ``warn`` goes on without the failed save, ``raise`` ends training at the next boundary.
+        quiet: Print nothing on standard error.
+
+    Raises:
+        InvalidInputError: A name or word cannot be used.
+        StoreError: The directory cannot be made or a file is in the way.
+        FormatError: The run was written by a newer perdure.
+
+    Example:
+        >>> with perdure.open("runs", run="ppo", save=Every(steps=10_000)) as run:  # doctest: +SKIP
+        ...     run.track(policy=policy, optimizer=optimizer)
+        ...     for update in run.loop(1, 1001):
+        ...         train(policy, optimizer)
+    """
+    if on_failed_save not in ("warn", "raise"):
+        raise InvalidInputError(
+            f"cannot use on_failed_save={on_failed_save!r}: it is 'warn' or 'raise'",
+            kind="open.invalid",
+            field="on_failed_save",
+        )
+    name = check_segment(run or os.environ.get("PERDURE_RUN") or "default", "run name")
+    root = Path(where or os.environ.get("PERDURE_STORE") or "runs")
+    surroundings = Surroundings()
+    store = Store(root / name, Files(), surroundings.new_id)
+    store.create(name, surroundings.now())
+    return Run(
+        store,
+        name,
+        save=save,
+        keep=keep,
+        resume=resume or os.environ.get("PERDURE_RESUME") or "auto",
+        accept=accept,
+        budget=Budget(budget) if budget is not None else None,
+        algorithm=algorithm,
+        config=dict(config or {}),
+        on_failed_save=on_failed_save,
+        quiet=quiet,
+        surroundings=surroundings,
+    )
+
+
+class Run:
+    """
+    One run, opened by `perdure.open`. A context manager; leaving it finishes what is being written.
+
+    Not thread-safe: all methods belong to the training thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        *,
+        save: SavePolicy | None,
+        keep: KeepPolicy | None,
+        resume: str,
+        accept: Iterable[str],
+        budget: Budget | None,
+        algorithm: str | None,
+        config: dict[str, Any],
+        on_failed_save: str,
+        quiet: bool,
+        surroundings: Surroundings,
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._resume = resume
+        self._accept = tuple(accept)
+        self._on_failed_save = on_failed_save
+        self._quiet = quiet
+        self._surroundings = surroundings
+        self._tracked = Tracked(config)
+        self._loop_depth = 0
+        self._moved = False
+        self._report: RestoreReport | None = None
+        self._stop = StopFlag(surroundings.monotonic)
+        self._audited = False
+        self._writership = Writership(store, surroundings)
+        self._saver = Saver(
+            store,
+            name,
+            self._tracked.components,
+            self._tracked.meta,
+            policy=save,
+            keep=keep,
+            budget=budget,
+            algorithm=algorithm,
+            guard=self._writership.guard,
+            surroundings=surroundings,
+        )
+
+    # What the run consists of
+
+    def track(self, objects: Mapping[str, object] | None = None, /, **named: object) -> None:
+        """
+        Say what belongs to the run, by name.
+
+        Modules, optimizers, schedulers, arrays, generators, environments, spaces, replay rings, containers of plain
+        values and anything with ``state_dict``/``load_state_dict`` can be tracked. They are borrowed: captured at
+        saves and restored in place. Nested dictionaries and names with slashes make groups (``agents/red/policy``).
+
+        Raises:
+            InvalidInputError: A name or object is tracked already, cannot be used, or comes after the restore.
+        """
+        if self._report is not None:
+            raise InvalidInputError(
+                "cannot track anything now: the run has been restored already",
+                kind="track.too-late",
+                hint="call run.track(...) before run.loop(...) or run.restore()",
+                field=next(iter({**(objects or {}), **named}), None),
+            )
+        self._tracked.add({**(objects or {}), **named})
+
+    def counters(self, **initial: Any) -> Namespace:
+        """
+        Declare counters: JSON-able values that a restore puts back, such as ``global_step=0``.
+
+        The one called ``global_step`` counts environment steps and is the step of every checkpoint.
+        """
+        declare(self._tracked.counters, initial)
+        return self._tracked.counters
+
+    def locals(self, **initial: Any) -> Namespace:
+        """Declare loose values, such as the last observation: anything that a state tree can hold."""
+        return self._tracked.declare_locals(initial)
+
+    def metric(self, name: str, value: float, *, step: int | None = None) -> None:
+        """Record a metric, such as ``eval/return``: for `Best`, for `OnImprovement` and for the curve of the run."""
+        self._tracked.metrics[name] = float(value)
+        self._store.metrics.append(
+            {
+                "at": self._surroundings.now(),
+                "generation": self.generation,
+                "step": self.global_step if step is None else step,
+                "name": name,
+                "value": float(value),
+            }
+        )
+
+    # Where the run stands
+
+    @property
+    def directory(self) -> Path:
+        """The run's directory."""
+        return self._store.directory
+
+    @property
+    def generation(self) -> int:
+        """The generation that this process is; 0 before the restore."""
+        return self._writership.generation
+
+    @property
+    def global_step(self) -> int:
+        """Environment steps done: the counter ``global_step``, or the position of the outermost loop without one."""
+        return self._tracked.global_step
+
+    @property
+    def report(self) -> RestoreReport:
+        """What the restore did; restores if that has not happened."""
+        return self._report if self._report is not None else self.restore()
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run has been asked to stop; for long inner loops, the boundary does the rest."""
+        return self._stop.is_set()
+
+    def statistics(self) -> SaverStatistics:
+        """Counts and costs of saving so far."""
+        return self._saver.statistics()
+
+    # The loop
+
+    def loop(self, start: int, stop: int, step: int = 1, *, name: str = "loop") -> Iterator[int]:
+        """
+        Iterate as ``range`` does, over what is left to do.
+
+        Restores before the first item; between items polls signals, saves when one is due and raises what went wrong
+        with earlier saves. After the last item of the outermost loop everything is saved and committed.
+
+        Raises:
+            StoppedError: The run was asked to stop; everything is committed and the same command continues.
+            FencedError: A newer generation has taken over.
+        """
+        if step < 1:
+            raise InvalidInputError(
+                f"cannot loop by steps of {step}: use at least 1", kind="loop.invalid", field="step"
+            )
+        if self._report is None:
+            self.restore()
+        frame = sys._getframe(1)  # noqa: SLF001 - the documented way to the caller's variables
+        self._stop.install()
+        positions = self._tracked.positions
+        position = positions.setdefault(name, start)
+        self._loop_depth += 1
+        try:
+            while position < stop:
+                yield position
+                position += step
+                positions[name] = position
+                self._moved = True
+                self._audit(
+                    {**frame.f_globals, **frame.f_locals} if frame.f_code.co_name == "<module>" else frame.f_locals
+                )
+                self._boundary("loop")
+        finally:
+            self._loop_depth -= 1
+        if self._loop_depth:
+            # An inner loop begins anew with the next item of the outer one.
+            del positions[name]
+        else:
+            self._finish()
+
+    def _audit(self, variables: Mapping[str, Any]) -> None:
+        if self._audited:
+            return
+        self._audited = True
+        forgotten = find_untracked(variables, self._tracked.values())
+        if forgotten:
+            warnings.warn(
+                f"not saved: {', '.join(forgotten)}; track them with run.track(...) if training depends on them",
+                UntrackedStateWarning,
+                stacklevel=3,
+            )
+
+    def _boundary(self, boundary: str) -> None:
+        self._surface()
+        self._writership.progress(self.global_step)
+        stop = self._stop.is_set()
+        due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, stop=stop, final=False)
+        if due is not None:
+            self._save(boundary, due.reason, wait_seconds=DEFAULT_DEADLINE_SECONDS if stop else 0.0)
+        if stop:
+            self._stop_here()
+
+    def _stop_here(self) -> None:
+        self._drain()
+        raise StoppedError(
+            f"run {self.name} stopped on {self._stop.signal_name} at step {self.global_step:,}, everything is committed",
+            kind="run.stopped",
+            hint="run the same command again to continue",
+            signal=self._stop.signal_name,
+            step=self.global_step,
+        )
+
+    def _finish(self) -> None:
+        self._surface()
+        due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, stop=False, final=True)
+        if due is not None:
+            self._save("loop", due.reason, wait_seconds=DEFAULT_DEADLINE_SECONDS)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Wait for what is being written, and raise if the last of it did not become a checkpoint."""
+        self._saver.drain(DEFAULT_DEADLINE_SECONDS)
+        ended, _ = self._saver.collect_finished()
+        if ended and ended[-1].error is not None:
+            raise ended[-1].error
+
+    # Saving
+
+    def save(self, reason: str = "asked") -> SaveHandle:
+        """
+        Save now. Call it where all components belong together, such as between two updates.
+
+        Returns:
+            A handle, once everything is captured: training may go on. Nothing is durable until ``handle.committed``.
+
+        Raises:
+            FencedError: A newer generation has taken over.
+            InvalidInputError: Something tracked cannot be stored.
+        """
+        if self._report is None:
+            self.restore()
+        self._surface()
+        return self._save("call", reason, wait_seconds=DEFAULT_DEADLINE_SECONDS)
+
+    def _save(self, boundary: str, reason: str, *, wait_seconds: float) -> SaveHandle:
+        handle = self._saver.save(
+            Cut(self.global_step, boundary), reason, self._tracked.metrics, wait_for_arena_seconds=wait_seconds
+        )
+        if not handle.skipped:
+            self._moved = False
+        return handle
+
+    def _surface(self) -> None:
+        """Bring what happened in the background to the training thread."""
+        self._writership.check()
+        before = self._saver.statistics().stretch
+        ended, stretch = self._saver.collect_finished()
+        for handle in ended:
+            if handle.error is None:
+                continue
+            self._moved = True
+            if isinstance(handle.error, FencedError) or self._on_failed_save == "raise":
+                raise handle.error
+            warnings.warn(f"{describe_failure(handle)}; training goes on", SaveFailedWarning, stacklevel=4)
+        if stretch > before:
+            self._warn_of_budget(stretch)
+
+    def _warn_of_budget(self, stretch: float) -> None:
+        warnings.warn(
+            f"saving costs more than its share of the time; the interval is now {stretch:.1f} times as long",
+            SaveBudgetWarning,
+            stacklevel=5,
+        )
+
+    # Restoring
+
+    def restore(self) -> RestoreReport:
+        """
+        Bring everything tracked to the newest checkpoint that can be used, or start fresh.
+
+        Becomes the run's only writer and mints a new generation. Called by `loop` and `save` if need be.
+
+        Raises:
+            NothingRestorableError: Checkpoints were required or had existed, and none can be used.
+            IncompatibleError: The checkpoint does not fit the program; nothing was changed.
+            LeaseHeldError: Another live process is training this run.
+        """
+        if self._report is not None:
+            raise InvalidInputError(
+                "cannot restore twice: the run is live", kind="restore.twice", hint="open the run again", field=None
+            )
+        resumption = Resumption(
+            self._store,
+            self._tracked,
+            self._writership,
+            word=self._resume,
+            accept=self._accept,
+            say=self._say,
+            surroundings=self._surroundings,
+        )
+        self._report, checkpoint = resumption.resume()
+        self._saver.begin(self._report.generation, self._report.step, checkpoint)
+        self._writership.announce()
+        return self._report
+
+    def _say(self, line: str) -> None:
+        if not self._quiet:
+            sys.stderr.write(f"perdure: {self.name}: {line}\n")
+            sys.stderr.flush()
+
+    # Ending
+
+    def pin(self, name: str, selector: str = "latest") -> None:
+        """
+        Protect a checkpoint from every clean-up, under a name.
+
+        Raises:
+            NotFoundError: There is no such checkpoint.
+            AlreadyExistsError: The name pins another one.
+        """
+        found = self._store.checkpoints()
+        chosen = select(selector, [checkpoint.manifest for checkpoint in found], self._store.pins())
+        self._store.pin(next(checkpoint for checkpoint in found if checkpoint.manifest is chosen), name)
+
+    def close(self) -> None:
+        """
+        Finish what is being written and let go of the run.
+
+        Raises:
+            PerdureError: The last save failed, or did not end in time.
+        """
+        try:
+            self._saver.close(DEFAULT_DEADLINE_SECONDS)
+            ended, _ = self._saver.collect_finished()
+        finally:
+            self._stop.restore()
+            self._writership.release()
+        if ended and ended[-1].error is not None:
+            raise ended[-1].error
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except PerdureError as second:
+            # The program's own error is the one that matters; this one must not hide it.
+            self._say(f"while closing: {second}")

@@ -1,0 +1,143 @@
+"""What a run consists of: tracked objects, counters, loose values, positions of loops and newest metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perdure.capture.numbers import GLOBAL_NAME, GlobalGenerators
+from perdure.capture.objects import is_module, is_optimizer
+from perdure.capture.probes import PROBES_NAME, Probes, learning_rates, next_draws
+from perdure.capture.registry import expand, make_component
+from perdure.core.component import Component
+from perdure.core.manifest import Grade
+from perdure.core.names import Section
+from perdure.errors import InvalidInputError
+from perdure.namespaces import Namespace, declare, refill, values_of
+from perdure.recovery.sanity import failures
+
+LOCALS_NAME = "locals"
+STEP_COUNTER = "global_step"
+
+
+class Tracked:
+    """
+    The state of one run, by name. Objects are borrowed; counters and loose values are owned.
+
+    Attributes:
+        components: What is captured and restored, by name.
+        objects: The tracked objects themselves, by name.
+        positions: The next item of each loop that has begun, by the loop's name, outermost first.
+        metrics: The newest value of each metric.
+        notes: What the last restore found to differ, for people.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = dict(config)
+        self._probes = Probes()
+        self.components: dict[str, Component] = {GLOBAL_NAME: GlobalGenerators(), PROBES_NAME: self._probes}
+        self.objects: dict[str, Any] = {}
+        self.counters = Namespace("counter", {})
+        self.locals: Namespace | None = None
+        self.positions: dict[str, int] = {}
+        self.metrics: dict[str, float] = {}
+        self.notes: list[str] = []
+
+    def add(self, objects: Mapping[str, object]) -> None:
+        """
+        Track objects.
+
+        Raises:
+            InvalidInputError: A name or object is tracked already, or nothing is known about the object.
+        """
+        for name, value in expand(objects):
+            self._check_new(name, value)
+            self.components[name] = make_component(name, value)
+            self.objects[name] = value
+            if is_module(value):
+                self._probes.watch(name, value)
+
+    def _check_new(self, name: str, value: object) -> None:
+        other = next((known for known, tracked in self.objects.items() if tracked is value), None)
+        if name in self.objects or other is not None:
+            raise InvalidInputError(
+                f"cannot track {name!r}: "
+                + (f"the same object is tracked as {other!r}" if other else "the name is tracked already"),
+                kind="track.twice",
+                hint="track each object once, under one name",
+                field=name,
+            )
+
+    def declare_locals(self, initial: Mapping[str, Any]) -> Namespace:
+        """Add loose values."""
+        if self.locals is None:
+            self.locals = Namespace("local", {})
+            self.components[LOCALS_NAME] = _Locals(self.locals)
+        declare(self.locals, initial)
+        return self.locals
+
+    @property
+    def global_step(self) -> int:
+        """Environment steps done: the counter ``global_step``, or the position of the outermost loop without one."""
+        if STEP_COUNTER in self.counters:
+            return int(values_of(self.counters)[STEP_COUNTER])
+        return next(iter(self.positions.values()), 0)
+
+    def values(self) -> list[Any]:
+        """Every tracked object and loose value."""
+        return [*self.objects.values(), *(values_of(self.locals).values() if self.locals else ())]
+
+    def meta(self) -> dict[str, Any]:
+        """The content of ``meta.json`` as of now."""
+        return {
+            "counters": values_of(self.counters),
+            "loops": self.positions,
+            "config": self._config,
+            "evaluation": {"metrics": self.metrics, "step": self.global_step},
+            "sanity": {"learning_rates": learning_rates(self._kind(is_optimizer)), "next_draws": next_draws()},
+        }
+
+    def restore_meta(self, meta: Mapping[str, Any]) -> None:
+        """Bring counters, loops and metrics to the content of ``meta.json``."""
+        differences: list[str] = []
+        refill(self.counters, meta.get("counters", {}), differences.append)
+        self.positions = dict(meta.get("loops", {}))
+        self.metrics = dict(meta.get("evaluation", {}).get("metrics", {}))
+        saved = meta.get("config", {})
+        self.notes = [f"counter {name} is on one side only" for name in differences]
+        self.notes += [
+            f"config {key}: {saved.get(key)!r} -> {self._config.get(key)!r}"
+            for key in sorted(set(saved) | set(self._config))
+            if saved.get(key) != self._config.get(key)
+        ]
+
+    def find_failures(self, meta: Mapping[str, Any]) -> list[str]:
+        """The sanity check of what has just been restored; empty if all is well."""
+        modules, optimizers = self._kind(is_module), self._kind(is_optimizer)
+        return failures(modules, optimizers, self._probes.examples, meta.get("sanity", {}))
+
+    def _kind(self, matches: Callable[[object], bool]) -> dict[str, Any]:
+        return {name: value for name, value in self.objects.items() if matches(value)}
+
+
+class _Locals:
+    """The loose values of a run as a component."""
+
+    kind = "locals"
+    section = Section.STATE
+    grade = Grade.EXACT
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def capture(self) -> object:
+        return dict(values_of(self._namespace))
+
+    def check(self, tree: object) -> None:
+        """Nothing to check: the values are replaced."""
+
+    def restore(self, tree: object) -> str:
+        assert isinstance(tree, dict)
+        differences: list[str] = []
+        refill(self._namespace, tree, differences.append)
+        return f"only on one side: {', '.join(differences)}" if differences else ""
