@@ -1,8 +1,8 @@
 """
 Resuming: from what lies in the run directory to a live run under a new generation.
 
-The order is that of a recovery: become the only writer, put aside what is damaged, restore the newest checkpoint that
-can be used, mint a generation, and only then tell anyone.
+The order is that of a recovery: become the only writer, which mints a generation and fences whoever came before; put
+aside what is damaged; restore the newest checkpoint that can be used; check that it works; and only then tell anyone.
 """
 
 from __future__ import annotations
@@ -70,11 +70,10 @@ class Resumption:
             The report, and the checkpoint that the run continues from.
         """
         began = self._surroundings.monotonic()
-        self._writership.acquire()
+        generation = self._writership.acquire()
         self._store.remove_leftovers()
-        floor, restored = self._recover()
+        restored = self._recover()
         event = "restored" if restored else "started"
-        generation = self._writership.mint(floor, event)
         if restored is not None:
             self._recovery.markers.finish(restored.checkpoint, generation)
         report = self._report(restored, generation, self._surroundings.monotonic() - began)
@@ -83,19 +82,18 @@ class Resumption:
             self._say(line)
         return report, restored.checkpoint if restored else None
 
-    def _recover(self) -> tuple[int, Restored | None]:
+    def _recover(self) -> Restored | None:
         found, damaged = self._store.scan()
-        floor = max((checkpoint.manifest.generation for checkpoint in found), default=0)
         for damage in damaged:
             self._recovery.put_aside(damage.directory, damage.error.message)
         if self._word == "never":
-            return floor, None
+            return None
         automatic = self._word in ("auto", "must")
         candidates = found if automatic else [self._pick(found)]
         restored = self._recovery.restore(candidates, may_fall_back=automatic)
         if restored is None and (self._word == "must" or self._recovery.skipped):
             raise self._nothing()
-        return floor, restored
+        return restored
 
     def _pick(self, found: list[Checkpoint]) -> Checkpoint:
         chosen = select(self._word, [checkpoint.manifest for checkpoint in found], self._store.pins())

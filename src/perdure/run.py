@@ -17,6 +17,7 @@ from typing import Any
 
 from perdure.audit import UntrackedStateWarning, find_untracked
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
+from perdure.core.leases import Timing
 from perdure.core.manifest import Cut
 from perdure.core.names import check_segment
 from perdure.core.retention import KeepPolicy, Last
@@ -35,6 +36,7 @@ from perdure.resuming import Resumption
 from perdure.saver import Saver, SaverStatistics, describe_failure
 from perdure.stopping import StopFlag
 from perdure.store.store import Store
+from perdure.supervise.beats import Beater
 from perdure.surroundings import Surroundings
 from perdure.tracked import Tracked
 from perdure.writership import Writership
@@ -65,6 +67,7 @@ def open(  # noqa: A001 - read as perdure.open
     algorithm: str | None = None,
     config: Mapping[str, Any] | None = None,
     on_failed_save: str = "warn",
+    timing: Timing | None = None,
     quiet: bool = False,
 ) -> Run:
     """
@@ -86,6 +89,7 @@ def open(  # noqa: A001 - read as perdure.open
         algorithm: Named in manifests, for people.
         config: JSON-able settings, stored with every checkpoint; a difference on resume is reported.
         on_failed_save: ``warn`` goes on without the failed save, ``raise`` ends training at the next boundary.
+        timing: How often processes of the run beat, and how long they may be silent; alike in all of them.
         quiet: Print nothing on standard error.
 
     Raises:
@@ -121,6 +125,7 @@ def open(  # noqa: A001 - read as perdure.open
         algorithm=algorithm,
         config=dict(config or {}),
         on_failed_save=on_failed_save,
+        timing=timing or Timing(),
         quiet=quiet,
         surroundings=surroundings,
     )
@@ -146,6 +151,7 @@ class Run:
         algorithm: str | None,
         config: dict[str, Any],
         on_failed_save: str,
+        timing: Timing,
         quiet: bool,
         surroundings: Surroundings,
     ) -> None:
@@ -162,7 +168,9 @@ class Run:
         self._report: RestoreReport | None = None
         self._stop = StopFlag(surroundings.monotonic)
         self._audited = False
-        self._writership = Writership(store, surroundings)
+        beater = Beater.of_member(surroundings.monotonic)
+        beater.start()
+        self._writership = Writership(store, timing, beater)
         self._saver = Saver(
             store,
             name,
@@ -311,7 +319,7 @@ class Run:
 
     def _boundary(self, boundary: str) -> None:
         self._surface()
-        self._writership.progress(self.global_step)
+        self._writership.beater.set_progress(self.global_step, self.global_step)
         stop = self._stop.is_set()
         due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, stop=stop, final=False)
         if due is not None:

@@ -1,16 +1,87 @@
-"""Temporary."""
-from contextlib import contextmanager
+"""This process's place in a run: whether it is the writer, in which generation, and what its supervisor hears."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import AbstractContextManager, nullcontext
+
+from perdure.cluster.control import Control
+from perdure.cluster.writer import WriterLease
+from perdure.core.leases import Timing
+from perdure.core.restarts import Phase
+from perdure.errors import InternalError
+from perdure.store.store import Store
+from perdure.supervise.beats import Beater
+
+
 class Writership:
-    def __init__(self, store, surroundings): self._s=store; self.generation=0
-    def acquire(self): pass
-    def mint(self, floor, reason):
-        g=max((self._s.read_json("gen.json") or {}).get("g",0), floor)+1
-        self._s.replace_json("gen.json",{"g":g}); self.generation=g; return g
-    def guard(self):
-        @contextmanager
-        def c(): yield
-        return c()
-    def announce(self): pass
-    def progress(self, step): pass
-    def check(self): pass
-    def release(self): pass
+    """
+    The writer's lease of a run, once it is held, and the beats to a supervisor, where there is one.
+
+    Args:
+        store: The run directory.
+        timing: How long a writer may be silent; alike in all processes of the run.
+        beater: Sends beats; does nothing without a supervisor.
+    """
+
+    def __init__(self, store: Store, timing: Timing, beater: Beater) -> None:
+        self._store = store
+        self._timing = timing
+        self._lease: WriterLease | None = None
+        self.beater = beater
+
+    @property
+    def generation(self) -> int:
+        """The generation that this process works in; 0 if it is not the writer."""
+        return self._lease.generation if self._lease else 0
+
+    def acquire(self) -> int:
+        """
+        Become the run's only writer, in a new generation that is durable and fences whoever was the writer before.
+
+        Nobody is told of it here: it is announced when the restore has worked.
+
+        Raises:
+            LeaseHeldError: Another live process is the writer.
+        """
+        self.beater.set_phase(Phase.RESTORING)
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        known = [checkpoint.manifest.generation for checkpoint in self._store.checkpoints()]
+        control = Control(self._store.directory, timing=self._timing)
+        self._lease = control.acquire(owner, floor=max(known, default=0), reason="restore")
+        self._lease.start_beating()
+        return self._lease.generation
+
+    def announce(self) -> None:
+        """Say that the restore has worked and training goes on."""
+        self.beater.set_generation(self.generation)
+        self.beater.set_phase(Phase.RUNNING)
+
+    def mint(self, reason: str) -> int:
+        """Start a new generation and go on as its writer."""
+        if self._lease is None:
+            raise InternalError("a generation was asked for before the run was restored", kind="writership.absent")
+        generation = self._lease.mint(reason)
+        self.beater.set_generation(generation)
+        return generation
+
+    def guard(self) -> AbstractContextManager[object]:
+        """A block in which this process is known to be the writer."""
+        return self._lease.guard() if self._lease else nullcontext()
+
+    def check(self) -> None:
+        """
+        Do nothing if, as far as is known, this process is still the writer.
+
+        Raises:
+            FencedError: It was superseded.
+        """
+        if self._lease is not None:
+            self._lease.check()
+
+    def release(self) -> None:
+        """Let go of the run."""
+        self.beater.stop()
+        if self._lease is not None:
+            self._lease.release()

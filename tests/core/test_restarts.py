@@ -123,42 +123,60 @@ def test_backoff_doubles_up_to_its_limit_with_full_jitter() -> None:
     assert [Restart(0.0), Restart(1.0), Restart(4.0)] == waits
 
 
-LIFE = st.lists(
-    st.tuples(st.sampled_from(["exit", "silence", "progress"]), st.integers(0, 30), st.floats(0.0, 400.0)), max_size=40
-)
+FAULTS = st.tuples(st.sampled_from([False, True]), st.floats(0.0, 400.0))
+REPORTS = st.integers(0, 30)
 
 
-@settings(max_examples=150, deadline=None)
-@given(life=LIFE, max_restarts=st.integers(0, 4), min_progress=st.integers(1, 5))
-def test_restarts_without_progress_never_exceed_the_budget(
-    life: list[tuple[str, int, float]], max_restarts: int, min_progress: int
+@settings(max_examples=60, deadline=None)
+@given(life=st.lists(FAULTS, max_size=30), max_restarts=st.integers(0, 4))
+def test_without_reports_restarts_within_any_window_never_exceed_the_budget(
+    life: list[tuple[bool, float]], max_restarts: int
 ) -> None:
-    """Between two refills, within any window, there are at most max_restarts restarts, whatever happens."""
-    policy = RestartPolicy(max_restarts=max_restarts, min_progress=min_progress)
+    """In no ten minutes is a member that reports no progress restarted more than max_restarts times."""
+    policy = RestartPolicy(max_restarts=max_restarts)
     history, now = FRESH, 0.0
     restarts: list[float] = []
-    best_before_fault = highest = None
-    for what, progress, passed in life:
+    for was_silent, passed in life:
         now += passed
-        if what == "progress":
-            history = with_progress(history, progress, policy)
-            if best_before_fault is not None and progress >= best_before_fault + min_progress:
-                restarts.clear()
-                best_before_fault = progress
-            highest = progress if highest is None else max(highest, progress)
-            best_before_fault = highest if best_before_fault is None else best_before_fault
-            continue
-        decision = decide(Exit(1, is_silent=what == "silence"), history, policy, now, jitter=1.0)
+        decision = decide(Exit(1, is_silent=was_silent), history, policy, now, jitter=1.0)
+        recent = [at for at in restarts if now - at < policy.window_seconds]
         if isinstance(decision, GiveUp):
-            assert decision.exit_code == (21 if what == "silence" else 20)
+            assert (21 if was_silent else 20, max_restarts) == (decision.exit_code, len(recent))
             return
         assert isinstance(decision, Restart)
         assert 0.0 <= decision.after_seconds <= policy.backoff_limit_seconds
+        assert len(recent) < max_restarts
         history = with_fault(history, policy, now)
-        best_before_fault = highest
         restarts.append(now)
-        window = restarts if highest is not None else [at for at in restarts if now - at < policy.window_seconds]
-        assert len(window) <= max_restarts
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    life=st.lists(st.one_of(FAULTS, REPORTS), max_size=30),
+    max_restarts=st.integers(0, 4),
+    min_progress=st.integers(1, 5),
+)
+def test_with_reports_restarts_between_two_records_never_exceed_the_budget(
+    life: list[tuple[bool, float] | int], max_restarts: int, min_progress: int
+) -> None:
+    """However slowly a member dies, it is restarted max_restarts times between one record of progress and the next."""
+    policy = RestartPolicy(max_restarts=max_restarts, min_progress=min_progress)
+    history, now = with_progress(FRESH, 0, policy), 0.0
+    highest = record = restarts = 0
+    for event in life:
+        if isinstance(event, int):
+            history = with_progress(history, event, policy)
+            highest = max(highest, event)
+            if highest >= record + min_progress:
+                record, restarts = highest, 0
+            continue
+        now += event[1]
+        decision = decide(Exit(1), history, policy, now, jitter=1.0)
+        assert isinstance(decision, Restart) == (restarts < max_restarts)
+        if isinstance(decision, GiveUp):
+            return
+        history = with_fault(history, policy, now)
+        record, restarts = highest, restarts + 1
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Run:
             is_late = not late.is_alive()
             late.cancel()
             late.join()
-        assert not is_late, f"the run did not end: {self.events} {self.lines}"
+        assert not is_late, f"the run did not end: {self.events[:20]} {self.lines[:20]}"
         return code
 
     def named(self, name: str, member: str | None = None) -> list[dict[str, object]]:
@@ -97,7 +97,7 @@ def role(tmp_path: Path) -> Callable[..., RoleConfig]:
         path.write_text(PRELUDE + script)
         budgets = {**DEFAULT_BUDGETS, **{Phase(phase): PhaseBudget(each) for phase, each in (silence or {}).items()}}
         keys = {"restart": FAST_RESTARTS, "budgets": budgets, "cwd": tmp_path, **keys}
-        return RoleConfig(name=name, command=(sys.executable, "-I", "-S", str(path)), **keys)
+        return RoleConfig(name=name, command=(sys.executable, "-S", str(path)), **keys)
 
     return make
 

@@ -48,14 +48,6 @@ backoff_first = 0.5
 backoff_limit = "10s"
 min_progress = 200
 restarts_fenced = true
-
-[roles.actor.restart]
-max_restarts = 10
-window = "1h"
-backoff_first = 0.5
-backoff_limit = "10s"
-min_progress = 200
-restarts_fenced = true
 """
 
 LEAST = {"run": "r", "roles": {"main": {"command": ["true"]}}}

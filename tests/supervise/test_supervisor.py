@@ -57,12 +57,12 @@ def test_an_unplanned_exit_is_restarted_and_reported(role, run_of) -> None:
     facts = {"member": "main", "role": "main", "reason": "exit code 3", "exit_code": 3, "signal": None, "note": ""}
     assert facts.items() <= fault.items()
     assert (fault["phase"], fault["progress"], fault["generation"]) == ("running", 0, 7)
-    assert 0.0 <= fault["detected_after_seconds"] < 1.0
+    assert 0.0 <= fault["detected_after_seconds"] < 2.0
     first, second = run.named("member-started")
     assert (first["restart_count"], second["restart_count"]) == (0, 1)
     assert first["pid"] != second["pid"]
     assert first["restarted_after_seconds"] is None
-    assert fault["detected_after_seconds"] <= second["restarted_after_seconds"] < 2.0
+    assert fault["detected_after_seconds"] <= second["restarted_after_seconds"] < 5.0
     (running,) = run.named("member-running")
     assert running["recovered_after_seconds"] >= second["restarted_after_seconds"]
 
@@ -99,11 +99,11 @@ if life == 0:
 
 def test_a_silent_member_is_killed_and_restarted(role, run_of) -> None:
     """Silence longer than the phase's budget is a fault, measured from the last sign of life."""
-    run = run_of(role('beat("running"); wait(0.0 if life else 60.0)', silence={"running": 0.3}))
+    run = run_of(role("life or (beat(), wait())", silence={"running": 0.3}))
     assert run.exit_code() == 0
     (fault,) = run.named("member-fault")
     assert (fault["reason"], fault["phase"], fault["exit_code"], fault["signal"]) == ("silent", "running", None, None)
-    assert 0.3 <= fault["detected_after_seconds"] < 1.0
+    assert 0.3 <= fault["detected_after_seconds"] < 5.0
 
 
 def test_a_frozen_member_is_silent(role, run_of) -> None:
@@ -113,9 +113,7 @@ def test_a_frozen_member_is_silent(role, run_of) -> None:
         if not run.named("member-fault"):
             os.kill(run.pid("main"), signal.SIGSTOP)
 
-    run = run_of(
-        role('beat(); print("ready"); wait(0.0 if life else 60.0)', silence={"running": 0.3}), on_output=freeze
-    )
+    run = run_of(role('life or (beat(), print("ready"), wait())', silence={"running": 0.3}), on_output=freeze)
     assert run.exit_code() == 0
     assert [fault["reason"] for fault in run.named("member-fault")] == ["silent"]
 
@@ -123,11 +121,11 @@ def test_a_frozen_member_is_silent(role, run_of) -> None:
 def test_each_sign_of_life_counts(role, run_of) -> None:
     """Beats alone and output alone, without a newline even, keep a member from being silent."""
     script = """
-for number in range(8):
-    sys.stdout.write(".") if number < 4 else beat("starting")
-    wait(0.1)
+for number in range(10):
+    sys.stdout.write(".") if number < 5 else beat("starting")
+    wait(0.15)
 """
-    run = run_of(role(script, silence={"starting": 0.4}))
+    run = run_of(role(script, silence={"starting": 1.0}))
     assert run.exit_code() == 0
     assert run.named("member-fault") == []
 
@@ -140,7 +138,7 @@ def test_beats_of_a_stalled_loop_do_not_count(role, run_of) -> None:
     assert run.exit_code() == 0
     (fault,) = run.named("member-fault")
     assert fault["reason"] == "silent"
-    assert 0.2 <= fault["detected_after_seconds"] < 1.0
+    assert 0.2 <= fault["detected_after_seconds"] < 5.0
 
 
 def test_a_member_that_keeps_dying_exhausts_its_budget(role, run_of) -> None:
@@ -300,12 +298,12 @@ def test_a_member_that_cannot_be_reaped_does_not_hold_up_the_rest(role, run_of) 
             os.kill(old, signal.SIGKILL)
 
     run = run_of(
-        role("beat(); wait(0.2 if life else 60.0)", silence={"running": 0.1}),
+        role("wait(0.2) if life else (beat(), wait())", silence={"running": 0.1}),
         on_event=let_it_die,
         timing=Timing(grace_seconds=10.0, reap_seconds=0.1),
         options={"launch": launch},
     )
-    assert run.exit_code() in (0, 20)
+    assert run.exit_code() == 0
     assert [run.named("member-started")[0]["pid"]] == [event["pid"] for event in run.named("member-unreaped")]
     assert launched[0].reap() == -signal.SIGKILL
 

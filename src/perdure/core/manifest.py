@@ -2,18 +2,22 @@
 The manifest: the one record that makes a directory a checkpoint.
 
 Everything that a reader needs to trust and to find the files is in it, and it is written last. The JSON form is a
-promise (docs/format/); fields are only ever added within a schema version.
+promise (docs/format/); fields are only ever added within a schema version. The first line seals the rest: it carries a
+digest of all that follows, so that a manifest is believed whole or not at all, whatever version wrote it.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
+from perdure.core.migration import MANIFEST_MIGRATIONS, Migration, migrate
 from perdure.core.names import MAXIMUM_NAME_BYTES, Section, check_path, check_segment
 from perdure.errors import CorruptionError, FormatError, InvalidInputError
 
@@ -21,9 +25,12 @@ SCHEMA_VERSION = 1
 MAXIMUM_MANIFEST_BYTES = 4 * 1024 * 1024
 MAXIMUM_FILES = 100_000
 MAXIMUM_FILE_BYTES = 2**50
+MAXIMUM_COUNT = 2**53
+"""Steps, generations and sequences stay below what JSON, SQLite and 64-bit counters all hold exactly."""
 
 _DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{32}")
+_SEAL = re.compile(rb'\{\n "seal": "(blake3:[0-9a-f]{64})",(?=\n)')
 
 
 class Grade(str, Enum):
@@ -128,42 +135,61 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Canonical JSON: sorted keys, indented for people, ending in a newline."""
-    compact = msgspec.json.encode(manifest, order="sorted")
-    return msgspec.json.format(compact, indent=1) + b"\n"
+    """
+    Canonical JSON: sorted keys, indented for people, ending in a newline, behind the line that seals it.
+
+    Metrics that are not finite are left out: JSON has no form for them, and no policy ranks them.
+    """
+    finite = {name: value for name, value in manifest.metrics.items() if math.isfinite(value)}
+    compact = msgspec.json.encode(msgspec.structs.replace(manifest, metrics=finite), order="sorted")
+    body = msgspec.json.format(compact, indent=1) + b"\n"
+    return b'{\n "seal": "' + _seal(body) + b'",' + body[1:]
 
 
-def decode_manifest(content: bytes, path: str) -> Manifest:
+def _seal(body: bytes) -> bytes:
+    return f"blake3:{blake3(body).hexdigest()}".encode()
+
+
+def decode_manifest(content: bytes, path: str, migrations: Mapping[int, Migration] = MANIFEST_MIGRATIONS) -> Manifest:
     """
     Read a manifest that nobody has vouched for.
 
     Args:
         content: The file's bytes, at most `MAXIMUM_MANIFEST_BYTES`.
         path: Named in errors.
+        migrations: The steps that bring older schemas to this one.
 
     Raises:
-        FormatError: Kind ``manifest.newer-schema``: written by a newer perdure.
+        FormatError: Kind ``manifest.newer-schema``: written by a newer perdure; ``schema.no-migration``: too old.
         CorruptionError: Kind ``manifest.malformed``: not a manifest, or one that lies about its files.
     """
+    if len(content) > MAXIMUM_MANIFEST_BYTES:
+        raise _malformed(path, f"it has more than {MAXIMUM_MANIFEST_BYTES} bytes")
+    # Before the version is believed: a single damaged bit in it would otherwise look like the work of a newer perdure.
+    seal = _SEAL.match(content)
+    if seal is None or seal[1] != _seal(b"{" + content[seal.end() :]):
+        raise _malformed(path, "its bytes are not those that were sealed")
     try:
         version = msgspec.json.decode(content, type=_SchemaOnly).schema_version
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _malformed(path, f"it is not a JSON object with a schema_version ({error})") from error
-    if version > SCHEMA_VERSION:
-        raise FormatError(
-            f"cannot read {path}: its schema is version {version} and this perdure reads up to {SCHEMA_VERSION}",
-            kind="manifest.newer-schema",
-            hint="upgrade perdure, or restore with the version that wrote it",
-            path=path,
-            schema_version=version,
-            supported_version=SCHEMA_VERSION,
-        )
-    try:
-        manifest = msgspec.json.decode(content, type=Manifest)
+        if version > SCHEMA_VERSION:
+            raise _newer(version, path)
+        document = migrate(msgspec.json.decode(content, type=dict), version, SCHEMA_VERSION, migrations, path)
+        manifest = msgspec.convert(document, Manifest)
     except (msgspec.DecodeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
     _check(manifest, path)
     return manifest
+
+
+def _newer(version: int, path: str) -> FormatError:
+    return FormatError(
+        f"cannot read {path}: its schema is version {version} and this perdure reads up to {SCHEMA_VERSION}",
+        kind="manifest.newer-schema",
+        hint="upgrade perdure, or restore with the version that wrote it",
+        path=path,
+        schema_version=version,
+        supported_version=SCHEMA_VERSION,
+    )
 
 
 class _SchemaOnly(msgspec.Struct):
@@ -175,8 +201,8 @@ def _check(manifest: Manifest, path: str) -> None:
         raise _malformed(path, f"it lists more than {MAXIMUM_FILES} files or components")
     if not _ID.fullmatch(manifest.id):
         raise _malformed(path, "its id is not 32 hex digits")
-    if min(manifest.global_step, manifest.generation, manifest.sequence) < 0:
-        raise _malformed(path, "a step, generation or sequence is negative")
+    if not all(0 <= n < MAXIMUM_COUNT for n in (manifest.global_step, manifest.generation, manifest.sequence)):
+        raise _malformed(path, "a step, generation or sequence is negative or impossibly large")
     try:
         check_segment(manifest.run, "run name")
         for entry in manifest.files:

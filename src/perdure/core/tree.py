@@ -181,7 +181,7 @@ def _decode(node: Any, arrays: Mapping[str, Any], convert: Callable[[Any, ArrayT
         if tag.startswith("$"):
             try:
                 return _decode_tagged(tag, body, arrays, convert, decode)
-            except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
                 raise _malformed(f"{tag} holds {str(body)[:60]!r}") from error
     return {key: decode(item) for key, item in node.items()}
 

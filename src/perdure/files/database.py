@@ -13,7 +13,6 @@ of a process's locks on a file when any of its descriptors is closed.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -29,9 +28,9 @@ DEFAULT_WAIT_SECONDS = 10.0
 _APPLICATION_ID = 0x70647265  # "pdre"
 _SYNCHRONOUS_EXTRA = 3
 _SCHEMA = (
-    "CREATE TABLE generations (generation INTEGER PRIMARY KEY CHECK (generation > 0), reason TEXT NOT NULL) STRICT",
+    "CREATE TABLE generations (generation INTEGER PRIMARY KEY CHECK (generation > 0), reason TEXT NOT NULL)",
     "CREATE TABLE writer (only INTEGER PRIMARY KEY CHECK (only = 1), incarnation TEXT NOT NULL, owner TEXT NOT NULL,"
-    " generation INTEGER NOT NULL) STRICT",
+    " generation INTEGER NOT NULL)",
 )
 _DAMAGED = ("not a database", "malformed")
 _MESSAGES = {
@@ -78,8 +77,9 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection for reading."""
+        """Lend a connection whose reads all see the same moment; keep it briefly, commits wait for it."""
         with self._explained(), closing(self._connect()) as connection:
+            connection.execute("BEGIN")
             yield connection
 
     @contextmanager

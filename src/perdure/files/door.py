@@ -89,11 +89,17 @@ class Files:
         os.close(descriptor)
 
     def append(self, path: Path, data: bytes) -> None:
-        """Add one whole record to a file that several processes append to; not synced."""
+        """
+        Add one whole record to a file that several processes append to; not synced.
+
+        Raises:
+            OSError: Also when only a part was taken: a second write could land behind somebody else's record.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, FILE_MODE)
         try:
-            self.write(descriptor, memoryview(data))
+            if self.write(descriptor, memoryview(data)) != len(data):
+                raise OSError(errno.ENOSPC, "only a part of the record was written")
         finally:
             self.close(descriptor)
 

@@ -14,7 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,8 +71,8 @@ class LockFile:
         if self._descriptor is None:
             return
         try:
-            with suppress(FileNotFoundError), explained("remove", self.path):
-                self.path.unlink()
+            with explained("remove", self.path):
+                self.path.unlink(missing_ok=True)
         finally:
             self._forget()
 
@@ -147,7 +147,10 @@ def locked(path: Path, wait_seconds: float) -> Iterator[None]:
                     waited_seconds=wait_seconds,
                 )
             time.sleep(_POLL_SECONDS)  # flock itself can wait, but not with a deadline
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone leaves it to a child forked meanwhile
     finally:
         os.close(descriptor)
 

@@ -8,7 +8,9 @@ is renamed, and the parent's names before anyone is told. See docs/format/publis
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perdure.files.door import Files, explained
@@ -16,8 +18,13 @@ from perdure.files.writing import write_file
 
 
 def ensure_directory(files: Files, path: Path) -> None:
-    """Make a directory and what is missing above it, each name durable; an existing one is left as it is."""
+    """
+    Make a directory and what is missing above it; the name of each is durable when this returns.
+
+    That holds for one that exists as well: whoever made it may have been killed before its name was synced.
+    """
     if path.is_dir():
+        _sync_name(files, path)
         return
     with explained("make directory", path):
         if files.status(path) is not None:
@@ -25,6 +32,15 @@ def ensure_directory(files: Files, path: Path) -> None:
         ensure_directory(files, path.parent)
         files.make_directory(path)
         files.sync_directory(path.parent)
+
+
+def _sync_name(files: Files, path: Path) -> None:
+    with explained("sync directory", path.parent):
+        try:
+            files.sync_directory(path.parent)
+        except PermissionError:
+            # Only who may read a directory can sync it. One of an administrator's was not made a moment ago by us.
+            return
 
 
 def make_folders(files: Files, root: Path, relative_paths: Iterable[str]) -> list[Path]:
@@ -79,8 +95,8 @@ def replace_file(files: Files, path: Path, content: bytes, temporary_name: str) 
         temporary_name: A name in the same directory that nothing reads and nobody else uses.
     """
     temporary = path.with_name(temporary_name)
-    write_file(files, temporary, len(content), [memoryview(content)])
-    with explained("replace", path):
+    with explained("replace", path), _removed_on_failure(files, temporary):
+        write_file(files, temporary, len(content), [memoryview(content)])
         files.rename(temporary, path)
         files.sync_directory(path.parent)
 
@@ -88,20 +104,33 @@ def replace_file(files: Files, path: Path, content: bytes, temporary_name: str) 
 def replace_symlink(files: Files, path: Path, content: str, temporary_name: str) -> None:
     """Point a symbolic link somewhere else, atomically and durably."""
     temporary = path.with_name(temporary_name)
-    with explained("replace", path):
+    with explained("replace", path), _removed_on_failure(files, temporary):
         files.symlink(content, temporary)
         files.rename(temporary, path)
         files.sync_directory(path.parent)
 
 
+@contextmanager
+def _removed_on_failure(files: Files, temporary: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        # The space is wanted back, above all on a full disk. If even this fails the next start removes the file; the
+        # error that matters is the one being raised.
+        with suppress(OSError):
+            remove_tree(files, temporary)
+        raise
+
+
 def remove_tree(files: Files, root: Path) -> None:
-    """Remove a directory and all in it, following no link; what is already gone is no error."""
+    """Remove a directory and all in it, or a file, or a link and not what it leads to; one that is gone is no error."""
     with explained("remove", root):
+        status = files.status(root)
+        if status is None:
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            files.unlink(root)
+            return
         for name in files.names(root):
-            path = root / name
-            if path.is_dir() and not path.is_symlink():
-                remove_tree(files, path)
-            else:
-                files.unlink(path)
-        if files.status(root) is not None:
-            files.remove_directory(root)
+            remove_tree(files, root / name)
+        files.remove_directory(root)

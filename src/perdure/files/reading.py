@@ -47,10 +47,14 @@ def open_checked(files: Files, root: Path, entry: FileEntry) -> int:
             raise damaged(path, "it is missing or no regular file", entry.bytes, error.strerror or "") from error
         with explained("open", path):
             raise
-    size = files.size(descriptor)
-    if size != entry.bytes:
+    try:
+        with explained("look at", path):
+            size = files.size(descriptor)
+        if size != entry.bytes:
+            raise damaged(path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
+    except BaseException:
         files.close(descriptor)
-        raise damaged(path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
+        raise
     return descriptor
 
 
@@ -67,12 +71,12 @@ def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:
     """
     path = root / entry.path
     descriptor = open_checked(files, root, entry)
-    try:
-        content = allocate(entry.bytes)
-        with explained("read", path):
+    with explained("read", path):
+        try:
+            content = allocate(entry.bytes)
             read_all(files, descriptor, content)
-    finally:
-        files.close(descriptor)
+        finally:
+            files.close(descriptor)
     actual = digest_of(content)
     if actual != entry.digest:
         raise damaged(path, "its bytes are not those that were committed", entry.digest, actual)
@@ -107,13 +111,13 @@ def read_small(files: Files, root: Path, relative: str, limit_bytes: int) -> byt
             raise damaged(path, "it is no regular file", "a file", error.strerror or "") from error
         with explained("open", path):
             raise
-    try:
-        size = files.size(descriptor)
-        if size > limit_bytes:
-            raise damaged(path, f"it has {size} bytes and at most {limit_bytes} are read", limit_bytes, size)
-        content = bytearray(size)
-        with explained("read", path):
+    with explained("read", path):
+        try:
+            size = files.size(descriptor)
+            if size > limit_bytes:
+                raise damaged(path, f"it has {size} bytes and at most {limit_bytes} are read", limit_bytes, size)
+            content = bytearray(size)
             read_all(files, descriptor, memoryview(content))
-    finally:
-        files.close(descriptor)
+        finally:
+            files.close(descriptor)
     return bytes(content)

@@ -60,7 +60,10 @@ def write_all(files: Files, descriptor: int, data: memoryview) -> None:
     """Write all of ``data``, however short the single writes turn out."""
     position = 0
     while position < len(data):
-        position += _write_some(files, descriptor, data[position:])
+        count = _write_some(files, descriptor, data[position:])
+        if count == 0:
+            raise OSError(errno.EIO, "nothing was written")
+        position += count
 
 
 def _write_some(files: Files, descriptor: int, data: memoryview) -> int:

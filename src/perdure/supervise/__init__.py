@@ -1,8 +1,8 @@
 """
 Processes started, watched, killed and restarted, on one machine.
 
-The supervisor reports every step as an event: a flat mapping of JSON values with at least ``event``, and with ``member``
-and ``role`` where it is about a member.
+The supervisor reports every step as an event: a flat mapping of JSON values with at least ``event``, and with
+``member`` and ``role`` where it is about a member.
 
 ``member-started``    pid, restart_count, restarted_after_seconds (since the fault; null at first)
 ``member-running``    generation, recovered_after_seconds: a restarted member reports the running phase again

@@ -6,7 +6,6 @@ Each is a context manager that gives back what it took. The kernel ends the lock
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -14,16 +13,16 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from perdure.errors import LeaseHeldError
-from perdure.files.door import DIRECTORY_MODE, FILE_MODE, explained
+from perdure.errors import DeadlineError, LeaseHeldError
+from perdure.files.door import DIRECTORY_MODE, explained
+from perdure.files.lockfile import locked, probe
 
 LOCK_FILE = "supervisor.lock"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LONGEST_PID_BYTES = 20
 
 
 @contextmanager
@@ -40,29 +39,20 @@ def exclusive(directory: Path) -> Iterator[None]:
     path = directory / LOCK_FILE
     with explained("make", directory):
         directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-    with explained("lock", path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    try:
-        with explained("lock", path):
-            _lock(descriptor, directory)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    with ExitStack() as claim:
+        try:
+            claim.enter_context(locked(path, wait_seconds=0.0))
+        except DeadlineError as error:
+            pid = probe(path).content.decode("ascii", "replace") or "unknown"
+            raise LeaseHeldError(
+                f"cannot supervise {directory}: the supervisor with pid {pid} does so already",
+                kind="supervisor.held",
+                hint="wait for it to end, or stop it with SIGTERM",
+                owner=f"pid {pid}",
+            ) from error
+        with explained("write", path):
+            path.write_text(str(os.getpid()))
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, directory: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        pid = os.pread(descriptor, _LONGEST_PID_BYTES, 0).decode("ascii", "replace") or "unknown"
-        raise LeaseHeldError(
-            f"cannot supervise {directory}: the supervisor with pid {pid} does so already",
-            kind="supervisor.held",
-            hint=f"wait for it, or stop it: kill {pid}",
-            owner=f"pid {pid}",
-        ) from error
 
 
 @contextmanager

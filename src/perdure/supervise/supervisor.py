@@ -53,8 +53,8 @@ from perdure.supervise.member import Member, MemberState, MemberStatistics, Supe
 from perdure.supervise.process import Process
 
 LOGS = "logs"
-_LONGEST_WAIT_SECONDS = 60.0
-_BLIND_SECONDS = 1.0
+_TURN_SECONDS = 1.0
+"""Longest wait of one turn: short, so that a turn which ends this much late tells how long the supervisor was blind."""
 _MOST_BEATS_A_TURN = 1000
 
 Launch = Callable[[tuple[str, ...], Path, Mapping[str, str], Callable[[Process], None]], Process]
@@ -169,12 +169,12 @@ class Supervisor:
     def _take_turn(self) -> None:
         begun = self._clock()
         wake_at = min(member.deadline for member in self._members.values())
-        wake_at = min(max(wake_at, begun), begun + _LONGEST_WAIT_SECONDS)
+        wake_at = min(max(wake_at, begun), begun + _TURN_SECONDS)
         for key, _ in self._selector.select(wake_at - begun):
             key.data()
         self._inbox.make_calls()
         now = self._clock()
-        if now - wake_at > _BLIND_SECONDS:
+        if now - wake_at > _TURN_SECONDS:
             # The supervisor itself was stopped or starved. It has no right to call anybody silent for that time.
             for member in self._members.values():
                 member.signs = member.signs.shifted(now - wake_at, now)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 __all__ = [
+    "GENERATORS",
     "TAG",
     "OpaqueValueError",
     "Tree",
@@ -21,7 +22,6 @@ __all__ = [
     "array_to_tree",
     "generator_from_tree",
     "generator_to_tree",
-    "is_generator",
     "scalar_from_tree",
     "scalar_to_tree",
     "summarise",
@@ -31,6 +31,9 @@ Tree: TypeAlias = Any
 """dict[str, Tree], list, tuple, None, bool, int of any size, float, str, numpy array or numpy scalar."""
 
 TAG = "~"
+
+GENERATORS = frozenset({np.random.Generator, np.random.RandomState, random.Random})
+"""The classes of random number generators that are plain data."""
 
 _NATIVE_KINDS = "biuf"
 _NATIVE_BYTES = 8
@@ -95,11 +98,6 @@ def scalar_from_tree(node: Tree) -> Any:
     if node[TAG] == "text":
         return np.str_(node["value"])
     return array_from_tree(node["value"])[()]
-
-
-def is_generator(value: object) -> bool:
-    """Tell whether the value is a random number generator of NumPy or of Python."""
-    return type(value) in (np.random.Generator, np.random.RandomState, random.Random)
 
 
 def generator_to_tree(generator: Any) -> Tree:

@@ -157,7 +157,7 @@ class Reader:
 
     def _deque(self, node: Tree, current: Any) -> Any:
         if "scalars" in node:
-            return deque(np.array(node["scalars"]), node["maxlen"])
+            return deque(array_from_tree(node["scalars"]), node["maxlen"])
         items = [self.fill(item, _item(current, index)) for index, item in enumerate(node["items"])]
         return _renewed(current, deque(items, node["maxlen"]))
 

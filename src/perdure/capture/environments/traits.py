@@ -10,7 +10,6 @@ data and put the whole in doubt when they are not.
 from __future__ import annotations
 
 import enum
-import functools
 import inspect
 import sys
 import types
@@ -20,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from perdure.capture.environments.plain import Tree
+from perdure.capture.environments.plain import GENERATORS, Tree
 from perdure.errors import InvalidInputError
 
 __all__ = [
@@ -205,12 +204,7 @@ def is_instance(value: object, *names: str) -> bool:
 
 def is_code(value: object) -> bool:
     """Tell whether the value is part of the program (a function, a class, a module, a mode), not of its state."""
-    return _is_code(type(value))
-
-
-@functools.cache
-def _is_code(cls: type) -> bool:
-    return issubclass(cls, _CODE) or (issubclass(cls, enum.Enum) and _package(cls) == "gymnasium")
+    return isinstance(value, _CODE) or (isinstance(value, enum.Enum) and _package(type(value)) == "gymnasium")
 
 
 def traits_of(value: object) -> Traits | None:
@@ -230,6 +224,8 @@ def _known_name(cls: type) -> str:
 
 
 def _resolve(cls: type) -> Traits | None:
+    if cls in GENERATORS:  # NumPy's older ones have get_state and set_state, but are values, built anew.
+        return None
     entries = [(c, t) for c in cls.__mro__ if (t := _registered.get(c) or KNOWN.get(_known_name(c)))]
     accessors = _own_accessors(cls)
     if not entries:

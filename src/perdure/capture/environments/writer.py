@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from perdure.capture.environments.plain import (
+    GENERATORS,
     TAG,
     OpaqueValueError,
     Tree,
     array_to_tree,
     generator_to_tree,
-    is_generator,
     scalar_to_tree,
     summarise,
 )
@@ -159,7 +159,7 @@ class Writer:
             return value
         if isinstance(value, np.generic):
             return scalar_to_tree(value)
-        if is_generator(value):
+        if kind in GENERATORS:
             return self._once(value, generator_to_tree)
         if kind in self._containers:
             return self._container(value, self._containers[kind])
@@ -206,12 +206,11 @@ class Writer:
         return {TAG: "pairs", "ordered": isinstance(value, OrderedDict), "items": items}
 
     def _deque(self, value: deque[Any]) -> Tree:
-        items = [self.write(item) for item in value]
         node = {TAG: "deque", "maxlen": value.maxlen}
         # A statistic's last hundred numpy scalars are one array, not a hundred.
-        if items and isinstance(items[0], np.generic) and all(type(item) is type(items[0]) for item in items):
-            return {**node, "scalars": np.array(items)}
-        return {**node, "items": items}
+        if value and isinstance(value[0], np.number) and len({type(item) for item in value}) == 1:
+            return {**node, "scalars": array_to_tree(np.array(value))}
+        return {**node, "items": [self.write(item) for item in value]}
 
     def _object(self, owner: Any, traits: Traits) -> Tree:
         if id(owner) in self._objects:

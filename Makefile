@@ -1,0 +1,55 @@
+# `make demo` and `make test` set up everything that they need in .venv; nothing else has to be installed first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench soak clean
+
+help:
+	@echo "make demo    watch a distributed training lose its learner, an actor and its newest checkpoint, and go on"
+	@echo "make test    run all tests"
+	@echo "make check   format, lint, types, import rules"
+	@echo "make bench   measure against the peers that are installed"
+	@echo "make soak    the long form of the durability proof"
+
+# Torch goes in first and alone: any other package would pull another build of it.
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)" "$$(grep '^numpy==' constraints.txt)"
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo pyproject.toml
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/perdure demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --output-format concise .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix --output-format concise .
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks all
+
+soak: $(VENV)/.dev
+	PERDURE_TEST_PROFILE=soak $(BIN)/python -m pytest tests/durability $(PYTEST_ARGUMENTS)
+
+clean:
+	rm -rf $(VENV) runs demo-report
