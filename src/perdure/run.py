@@ -20,6 +20,7 @@ from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
 from perdure.core.leases import Timing
 from perdure.core.manifest import Cut
 from perdure.core.names import check_segment
+from perdure.core.restarts import Phase
 from perdure.core.retention import KeepPolicy, Last
 from perdure.core.saving import DEFAULT_BUDGET_SHARE, Budget, Every, SavePolicy
 from perdure.core.selectors import select
@@ -168,6 +169,7 @@ class Run:
         self._report: RestoreReport | None = None
         self._stop = StopFlag(surroundings.monotonic)
         self._audited = False
+        self._told_stretch = 1.0
         beater = Beater.of_member(surroundings.monotonic)
         beater.start()
         self._writership = Writership(store, timing, beater)
@@ -330,7 +332,7 @@ class Run:
     def _stop_here(self) -> None:
         self._drain()
         raise StoppedError(
-            f"run {self.name} stopped on {self._stop.signal_name} at step {self.global_step:,}, everything is committed",
+            f"run {self.name} stopped on {self._stop.signal_name} at step {self.global_step:,}; all is committed",
             kind="run.stopped",
             hint="run the same command again to continue",
             signal=self._stop.signal_name,
@@ -380,7 +382,6 @@ class Run:
     def _surface(self) -> None:
         """Bring what happened in the background to the training thread."""
         self._writership.check()
-        before = self._saver.statistics().stretch
         ended, stretch = self._saver.collect_finished()
         for handle in ended:
             if handle.error is None:
@@ -389,7 +390,11 @@ class Run:
             if isinstance(handle.error, FencedError) or self._on_failed_save == "raise":
                 raise handle.error
             warnings.warn(f"{describe_failure(handle)}; training goes on", SaveFailedWarning, stacklevel=4)
-        if stretch > before:
+        if stretch == 1.0:
+            self._told_stretch = 1.0
+        elif stretch > self._told_stretch:
+            # Once more only when it has doubled: the first warning says it all.
+            self._told_stretch = 2 * stretch
             self._warn_of_budget(stretch)
 
     def _warn_of_budget(self, stretch: float) -> None:
@@ -456,12 +461,16 @@ class Run:
         Raises:
             PerdureError: The last save failed, or did not end in time.
         """
+        self._close("")
+
+    def _close(self, last_words: str) -> None:
+        self._writership.beater.set_phase(Phase.DRAINING)
         try:
             self._saver.close(DEFAULT_DEADLINE_SECONDS)
             ended, _ = self._saver.collect_finished()
         finally:
             self._stop.restore()
-            self._writership.release()
+            self._writership.release(last_words)
         if ended and ended[-1].error is not None:
             raise ended[-1].error
 
@@ -475,7 +484,7 @@ class Run:
             self.close()
             return
         try:
-            self.close()
+            self._close(error.kind if isinstance(error, PerdureError) else type(error).__name__)
         except PerdureError as second:
             # The program's own error is the one that matters; this one must not hide it.
             self._say(f"while closing: {second}")

@@ -7,11 +7,10 @@ touches.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from perdure.capture.snapshot import Capture, content_part, take_capture
 from perdure.capture.writer import SaveHandle, Writer
@@ -55,7 +54,7 @@ class Saver:
         store: The run directory.
         run: The run's name.
         components: What is captured, by name; looked at anew at every save.
-        meta: Gives the content of ``meta.json`` as of now.
+        meta: Fixes the content of ``meta.json`` as of now; what it gives makes the bytes, in the background.
         policy: When to save; None saves only when asked.
         keep: What to keep; None keeps all.
         budget: Share of time that saving may cost; None for no limit.
@@ -69,7 +68,7 @@ class Saver:
         store: Store,
         run: str,
         components: Mapping[str, Component],
-        meta: Callable[[], dict[str, Any]],
+        meta: Callable[[], Callable[[], bytes]],
         *,
         policy: SavePolicy | None,
         keep: KeepPolicy | None,
@@ -146,30 +145,32 @@ class Saver:
             return SaveHandle("", cut.global_step, reason, skipped="both buffers are still being written")
         try:
             capture = take_capture(self._components, arena)
-            meta = msgspec.json.format(msgspec.json.encode(self._meta()), indent=1) + b"\n"
+            meta = self._meta()
         except BaseException:
             self._writer.return_arena(arena)
             raise
-        draft = self._draft(cut, reason, capture, metrics)
-        handle = SaveHandle(draft.id, cut.global_step, reason)
+        handle = SaveHandle(self._surroundings.new_id(), cut.global_step, reason)
+        values = dict(metrics)
         handle.captured.reach()
         interval = began - self._since.seconds
         handle.blocked_seconds = self._surroundings.monotonic() - began
         self._blocked_seconds += handle.blocked_seconds
-        full = replace(capture, parts=(*capture.parts, content_part(META_FILE, meta)))
-        self._writer.submit(handle, arena, lambda: self._commit(handle, draft, full, interval))
+        self._sequence += 1
+        draft = functools.partial(self._draft, handle.checkpoint, self._sequence, cut, reason, values)
+        self._writer.submit(handle, arena, lambda: self._commit(handle, draft, capture, meta, interval))
         self._handles.append(handle)
         self._since = _Since(cut.global_step, began)
         return handle
 
-    def _draft(self, cut: Cut, reason: str, capture: Capture, metrics: Mapping[str, float]) -> Manifest:
-        self._sequence += 1
+    def _draft(
+        self, checkpoint: str, sequence: int, cut: Cut, reason: str, metrics: dict[str, float], capture: Capture
+    ) -> Manifest:
         return Manifest(
             run=self._run,
-            id=self._surroundings.new_id(),
+            id=checkpoint,
             global_step=cut.global_step,
             generation=self._generation,
-            sequence=self._sequence,
+            sequence=sequence,
             parent=self._parent,
             cut=cut,
             reason=reason,
@@ -178,16 +179,24 @@ class Saver:
             versions=self._surroundings.versions(),
             host=self._surroundings.host(),
             grade=lowest_grade([entry.grade for entry in capture.entries]),
-            metrics=dict(metrics),
+            metrics=metrics,
             origin=self._origin,
             components=capture.entries,
         )
 
-    def _commit(self, handle: SaveHandle, draft: Manifest, capture: Capture, interval_seconds: float) -> None:
+    def _commit(
+        self,
+        handle: SaveHandle,
+        draft: Callable[[Capture], Manifest],
+        capture: Capture,
+        meta: Callable[[], bytes],
+        interval_seconds: float,
+    ) -> None:
         """Run in the writer's thread: make the capture a checkpoint, then clean up behind it."""
         began = self._surroundings.monotonic()
         try:
-            checkpoint = self._store.commit(draft, capture.parts, self._guard)
+            parts = (*capture.parts, content_part(META_FILE, meta()))
+            checkpoint = self._store.commit(draft(capture), parts, self._guard)
         except BaseException:
             capture.aborted()
             raise
@@ -196,7 +205,8 @@ class Saver:
         seconds = self._surroundings.monotonic() - began
         self._parent = manifest.id
         self._saved_metrics = widen(self._saved_metrics, manifest.metrics)
-        if self._budget is not None:
+        # An explicit save is the user's choice; only intervals of our own are ours to stretch.
+        if self._budget is not None and manifest.cut.boundary == "loop":
             self._budget = self._budget.after(handle.blocked_seconds + seconds, interval_seconds)
         self._store.events.append(
             self._event(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import socket
@@ -62,6 +63,7 @@ class Surroundings:
         }
 
 
+@functools.cache
 def perdure_version() -> str:
     """Version of the installed package."""
     try:

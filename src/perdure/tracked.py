@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from perdure.capture.numbers import GLOBAL_NAME, GlobalGenerators
 from perdure.capture.objects import is_module, is_optimizer
 from perdure.capture.probes import PROBES_NAME, Probes, learning_rates, next_draws
@@ -35,7 +37,8 @@ class Tracked:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = dict(config)
         self._probes = Probes()
-        self.components: dict[str, Component] = {GLOBAL_NAME: GlobalGenerators(), PROBES_NAME: self._probes}
+        self._generators = GlobalGenerators()
+        self.components: dict[str, Component] = {GLOBAL_NAME: self._generators, PROBES_NAME: self._probes}
         self.objects: dict[str, Any] = {}
         self.counters = Namespace("counter", {})
         self.locals: Namespace | None = None
@@ -87,15 +90,30 @@ class Tracked:
         """Every tracked object and loose value."""
         return [*self.objects.values(), *(values_of(self.locals).values() if self.locals else ())]
 
-    def meta(self) -> dict[str, Any]:
-        """The content of ``meta.json`` as of now."""
-        return {
-            "counters": values_of(self.counters),
-            "loops": self.positions,
-            "config": self._config,
-            "evaluation": {"metrics": self.metrics, "step": self.global_step},
-            "sanity": {"learning_rates": learning_rates(self._kind(is_optimizer)), "next_draws": next_draws()},
-        }
+    def meta(self) -> Callable[[], bytes]:
+        """
+        Fix the content of ``meta.json`` as of now, right after a capture.
+
+        Returns:
+            What makes the file's bytes; may be called later and in another thread, whatever has changed by then.
+        """
+        now = msgspec.json.encode(
+            {
+                "counters": values_of(self.counters),
+                "loops": self.positions,
+                "config": self._config,
+                "evaluation": {"metrics": self.metrics, "step": self.global_step},
+            }
+        )
+        rates = learning_rates(self._kind(is_optimizer))
+        generators = self._generators.last_captured
+
+        def finish() -> bytes:
+            sanity = {"learning_rates": rates, "next_draws": next_draws(generators)}
+            content = {**msgspec.json.decode(now), "sanity": sanity}
+            return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+        return finish
 
     def restore_meta(self, meta: Mapping[str, Any]) -> None:
         """Bring counters, loops and metrics to the content of ``meta.json``."""

@@ -80,8 +80,13 @@ class Writership:
         if self._lease is not None:
             self._lease.check()
 
-    def release(self) -> None:
-        """Let go of the run."""
-        self.beater.stop()
+    def release(self, last_words: str = "") -> None:
+        """
+        Let go of the run.
+
+        Args:
+            last_words: Kind of the error that ends this process, by which a supervisor decides what to do next.
+        """
+        self.beater.stop(last_words)
         if self._lease is not None:
             self._lease.release()

@@ -20,7 +20,12 @@ CASES = {
 
 
 def start(name, settings, store):
-    command = [sys.executable, str(FINISH), str(ROOT / "examples" / f"{name}.py"), json.dumps({**settings, "store": str(store)})]
+    command = [
+        sys.executable,
+        str(FINISH),
+        str(ROOT / "examples" / f"{name}.py"),
+        json.dumps({**settings, "store": str(store)}),
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_a_stop_before_the_start_starts_nobody(role, run_of) -> None:
 class Outside:
     """A supervisor in a process of its own, with one member that prints its pid and that of its child."""
 
-    def __init__(self, directory: Path, member: str, log: int) -> None:
+    def __init__(self, directory: Path, temporary: str, member: str, log: int) -> None:
         script = f"""
 import sys
 from pathlib import Path
@@ -99,7 +100,12 @@ supervisor = Supervisor(config, config.directory, on_output=lambda member, line:
 sys.exit(supervisor.run())
 """
         self.process = subprocess.Popen(
-            [sys.executable, "-c", script], cwd=directory, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            [sys.executable, "-c", script],
+            cwd=directory,
+            env={**os.environ, "TMPDIR": temporary},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
         )
 
     def line(self) -> str:
@@ -112,10 +118,11 @@ sys.exit(supervisor.run())
 def outside(tmp_path: Path) -> Iterator[Callable[[str], Outside]]:
     """Start supervisors in processes of their own; killed at the end if they live."""
     started: list[Outside] = []
-    with (tmp_path / "stderr").open("wb") as log:
+    # Not below tmp_path: a socket's address must be short. Removed here, because a killed supervisor cannot do it.
+    with (tmp_path / "stderr").open("wb") as log, tempfile.TemporaryDirectory() as temporary:
 
         def start(member: str) -> Outside:
-            started.append(Outside(tmp_path, member, log.fileno()))
+            started.append(Outside(tmp_path, temporary, member, log.fileno()))
             return started[-1]
 
         yield start

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.capture.arrays import Destination, copy_arrays, spec_of
-from perdure.core.tensorfile import TensorSpec, plan_layout
+from perdure.core.tensorfile import plan_layout
 from perdure.files.reading import allocate
 
 _METADATA = {"format": "pt"}
@@ -23,12 +23,12 @@ _METADATA = {"format": "pt"}
 class Image:
     """One tensor file in memory."""
 
-    def __init__(self, specs: tuple[TensorSpec, ...], arrays: Mapping[str, Any]) -> None:
-        layout = plan_layout(specs, _METADATA)
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        layout = plan_layout([spec_of(name, array) for name, array in arrays.items()], _METADATA)
         blocks = -(-layout.total_bytes // mmap.PAGESIZE)
         memory = allocate(blocks * mmap.PAGESIZE)
         memory[: len(layout.prefix)] = layout.prefix
-        self.specs = specs
+        self._signature = _signature(arrays)
         self.content = memory[: layout.total_bytes]
         places = {
             tensor.spec.name: memory[tensor.offset_bytes : tensor.offset_bytes + tensor.spec.size_bytes]
@@ -36,8 +36,12 @@ class Image:
         }
         self._destinations = [Destination(places[name], array) for name, array in arrays.items()]
 
+    def fits(self, arrays: Mapping[str, Any]) -> bool:
+        """Whether the arrays have the names, types, shapes and order that the image was made for."""
+        return self._signature == _signature(arrays)
+
     def fill(self, arrays: Mapping[str, Any]) -> None:
-        """Copy the arrays in; they have the names, types, shapes and order that the image was made for."""
+        """Copy arrays that fit in."""
         copy_arrays(self._destinations, list(arrays.values()))
 
 
@@ -61,10 +65,15 @@ class Arena:
         Raises:
             InvalidInputError: An array cannot be stored.
         """
-        specs = tuple(spec_of(name, array) for name, array in arrays.items())
         image = self._images.get(path)
-        if image is None or image.specs != specs:
-            image = Image(specs, arrays)
+        if image is None or not image.fits(arrays):
+            image = Image(arrays)
             self._images[path] = image
         image.fill(arrays)
         return image.content
+
+
+def _signature(arrays: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    # Compared at every save, so it is made of what the arrays have at hand. Layouts that cannot be stored are told
+    # apart as well: a tensor that turned sparse does not fit the image of the dense one.
+    return [(name, array.dtype, array.shape, getattr(array, "layout", None)) for name, array in arrays.items()]

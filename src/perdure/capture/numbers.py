@@ -27,16 +27,21 @@ class GlobalGenerators:
     section = Section.RNG
     grade = Grade.EXACT
 
+    def __init__(self) -> None:
+        self.last_captured: dict[str, Any] = {}
+        """The state of the last capture; the generators hand out copies, so it never changes."""
+
     def capture(self) -> object:
         """Copies of all generators' states."""
         state: dict[str, Any] = {
-            "python": _pack_python(random.getstate()),
+            "python": pack_python(random.getstate()),
             "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - the legacy stream is what programs draw from
         }
         torch = loaded_torch()
         if torch is not None:
             state["torch"] = torch.get_rng_state()
             state["devices"] = _device_states(torch)
+        self.last_captured = state
         return state
 
     def check(self, tree: object) -> None:
@@ -59,7 +64,7 @@ class GlobalGenerators:
     def restore(self, tree: object) -> str:
         """Set all generators; the next draw of each is the one that would have come."""
         assert isinstance(tree, dict)
-        random.setstate(_unpack_python(tree["python"]))
+        random.setstate(unpack_python(tree["python"]))
         np.random.set_state(tree["numpy"])  # noqa: NPY002 - see capture
         torch = loaded_torch()
         if torch is None or "torch" not in tree:
@@ -84,12 +89,14 @@ def _device_states(torch: Any, initialise: str = "") -> dict[str, list[Any]]:
     return {name: [module.get_rng_state(index) for index in range(torch.accelerator.device_count())]}
 
 
-def _pack_python(state: tuple[Any, ...]) -> dict[str, Any]:
+def pack_python(state: tuple[Any, ...]) -> dict[str, Any]:
+    """Turn what `random.getstate` gives into a state tree with one array."""
     version, internal, gauss = state
     return {"version": version, "internal": np.array(internal, np.uint32), "gauss": gauss}
 
 
-def _unpack_python(packed: dict[str, Any]) -> tuple[Any, ...]:
+def unpack_python(packed: dict[str, Any]) -> tuple[Any, ...]:
+    """Turn it back."""
     return packed["version"], tuple(packed["internal"].tolist()), packed["gauss"]
 
 
@@ -108,7 +115,7 @@ class HeldGenerator:
         """A copy of the generator's state."""
         generator = self._generator
         if isinstance(generator, random.Random):
-            return _pack_python(generator.getstate())
+            return pack_python(generator.getstate())
         if isinstance(generator, np.random.RandomState):
             return generator.get_state(legacy=False)
         if isinstance(self._bits, np.random.BitGenerator):
@@ -123,7 +130,7 @@ class HeldGenerator:
         assert isinstance(tree, dict)
         generator = self._generator
         if isinstance(generator, random.Random):
-            generator.setstate(_unpack_python(tree))
+            generator.setstate(unpack_python(tree))
         elif isinstance(generator, np.random.RandomState):
             generator.set_state(tree)
         elif isinstance(self._bits, np.random.BitGenerator):

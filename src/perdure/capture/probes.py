@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from perdure.capture.arrays import loaded_torch
+from perdure.capture.numbers import unpack_python
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
 
@@ -75,21 +76,22 @@ def _small_example(arguments: tuple[Any, ...]) -> Any:
     return example if 0 < example.numel() * example.element_size() <= _MAXIMUM_BYTES else None
 
 
-def next_draws() -> dict[str, float]:
+def next_draws(state: Mapping[str, Any]) -> dict[str, float]:
     """
-    What the process-wide generators will give next, found out on copies.
+    What the process-wide generators in ``state`` will give next, found out on generators of its own.
 
-    The draws are of the generators' basic kind: a float from each.
+    Args:
+        state: What `GlobalGenerators.capture` gave; not changed.
     """
     python = random.Random()  # noqa: S311 - a copy of the program's own stream
-    python.setstate(random.getstate())
+    python.setstate(unpack_python(state["python"]))
     numpy = np.random.RandomState()
-    numpy.set_state(np.random.get_state(legacy=False))  # noqa: NPY002 - see above
+    numpy.set_state(state["numpy"])
     draws = {"python": python.random(), "numpy": float(numpy.random_sample())}
     torch = loaded_torch()
-    if torch is not None:
+    if torch is not None and "torch" in state:
         generator = torch.Generator()
-        generator.set_state(torch.get_rng_state())
+        generator.set_state(state["torch"])
         draws["torch"] = float(torch.rand((), generator=generator, dtype=torch.float64))
     return draws
 

@@ -72,7 +72,8 @@ def make_component(name: str, value: Any) -> Component:
     found = _make(name, value)
     if found is None:
         raise InvalidInputError(
-            f"cannot track {name!r}: nothing is known about saving a {type(value).__module__}.{type(value).__qualname__}",
+            f"cannot track {name!r}: nothing is known about saving a "
+            f"{type(value).__module__}.{type(value).__qualname__}",
             kind="component.unsupported",
             hint="use run.counters(...) or run.locals(...) for numbers and loose values; "
             "give other objects state_dict/load_state_dict",

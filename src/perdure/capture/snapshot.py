@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.capture.arena import Arena
 from perdure.capture.arrays import StoredArray, array_type, convert
-from perdure.core.component import Component, ContentPart, Part, PartsComponent, TreeComponent
+from perdure.core.component import Component, ContentPart, Part, TreeComponent, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
 from perdure.core.tensorfile import header_bytes, parse_header
@@ -63,7 +63,7 @@ def take_capture(components: Mapping[str, Component], arena: Arena) -> Capture:
     try:
         for name, component in components.items():
             stem = component_stem(name, component.section)
-            if isinstance(component, PartsComponent):
+            if writes_parts(component):
                 taken = component.capture_parts(stem)
                 own, kind, detail = taken.parts, "", taken.detail
                 committed.append(taken.on_committed)

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from perdure.core.manifest import ComponentEntry, FileEntry, Grade
 from perdure.core.names import Section
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +185,8 @@ class PartsComponent(Protocol):
 
 
 Component = TreeComponent | PartsComponent
+
+
+def writes_parts(component: Component) -> TypeIs[PartsComponent]:
+    """Whether a component writes files of its own; asked at every save, where a protocol check would cost too much."""
+    return hasattr(component, "capture_parts")

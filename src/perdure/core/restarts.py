@@ -35,6 +35,8 @@ EXIT_SILENT_TOO_OFTEN = 21
 EXIT_STOPPED = 75
 """Every essential member stopped on request, after its commit: the same command continues the run."""
 
+FENCED = "lease.fenced"
+"""Last words of a member that was superseded, for one that ends with a traceback and not with status 12."""
 DISK_FULL = "store.full"
 """Last words of a process that ends because its disk is full: the kind of the error that ended it."""
 
@@ -235,7 +237,7 @@ def decide(ended: Exit, history: History, policy: RestartPolicy, now: float, jit
         return Done()
     if ended.status == EXIT_CONFIG:
         return GiveUp("config-error", EXIT_CONFIG)
-    if ended.status == EXIT_FENCED and not policy.restarts_fenced:
+    if (ended.status == EXIT_FENCED or ended.last_words == FENCED) and not policy.restarts_fenced:
         return GiveUp("fenced", EXIT_FENCED)
     if ended.last_words == DISK_FULL:
         return GiveUp("disk-full", EXIT_FAILED)

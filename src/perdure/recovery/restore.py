@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.capture.numbers import GLOBAL_NAME
 from perdure.capture.snapshot import load_json, load_tree
-from perdure.core.component import Component, PartsComponent
+from perdure.core.component import Component, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry, Grade, lowest_grade
 from perdure.core.recovery import (
     STATE_STEPS,
@@ -201,7 +201,7 @@ class Recovery:
                 expected=component.kind,
                 actual=entry.kind,
             )
-        if isinstance(component, PartsComponent):
+        if writes_parts(component):
             source = _Source(self._store, checkpoint, entry)
             component.check_parts(source)
             sources[name] = source
@@ -226,7 +226,7 @@ class Recovery:
             self.markers.progress(loaded.checkpoint, step)
             for name in steps[step]:
                 component = self._components[name]
-                if isinstance(component, PartsComponent):
+                if writes_parts(component):
                     notes[name] = component.restore_parts(loaded.sources[name])
                 else:
                     notes[name] = component.restore(loaded.trees.pop(name))

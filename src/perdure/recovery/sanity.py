@@ -47,13 +47,13 @@ def failures(
         expected = recorded.get("learning_rates", {}).get(name)
         if expected is not None and expected != rates:
             found.append(f"learning rate of {name} is {rates}, {expected} was recorded")
-    draws = next_draws()
+    generators = GlobalGenerators()
+    before = generators.capture()
+    draws = next_draws(generators.last_captured)
     for name, expected in recorded.get("next_draws", {}).items():
         if name in draws and draws[name] != expected:
             found.append(f"the next draw of the {name} generator is {draws[name]!r}, {expected!r} was recorded")
     if not found:
-        generators = GlobalGenerators()
-        before = copy.deepcopy(generators.capture())
         try:
             for key, example in examples.items():
                 found += _try_out(key, modules, optimizers, example)

@@ -60,7 +60,8 @@ def beat_socket() -> Iterator[tuple[socket.socket, str]]:
     """
     Listen for beats on a datagram socket that only this user can reach; yields it and its address.
 
-    It lies in a temporary directory and not in the run's, because an address has room for 107 bytes only (unix(7)).
+    It lies in a temporary directory and not in the run's, because an address has room for 107 bytes only (unix(7)). A
+    supervisor that is killed leaves that directory behind, with nothing in it but the name of a dead socket.
 
     Raises:
         StoreError: There is no usable temporary directory.
