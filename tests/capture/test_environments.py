@@ -118,9 +118,9 @@ def advance(env: Any, actions: list[Any], *, until_end: bool = False, needs_rese
     for action in actions:
         if needs_reset:
             options = None if needs_reset is True else {"reset_mask": needs_reset}
-            came.append(env.reset(options=options))
+            came.append(exact(env.reset(options=options)))
         step = env.step(action)
-        came.append(copy.deepcopy(step))
+        came.append(exact(step))
         done = np.logical_or(step[2], step[3])
         needs_reset = False
         if np.any(done) and not resets_itself(env):
@@ -148,13 +148,13 @@ def drive(env: Any, moment: str, seed: int = 1) -> bool:
 
 def continue_from(env: Any, moment: str, needs_reset: Any, steps: int = STEPS) -> list[Any]:
     """What comes from this moment on: steps, resets and, last, draws of all generators."""
-    came = [env.reset(seed=5)] if moment == "fresh" else []
+    came = [exact(env.reset(seed=5))] if moment == "fresh" else []
     came += advance(env, actions_of(env, 9, steps), needs_reset=needs_reset)[0]
-    return [*map(exact, came), exact(draws(env))]
+    return [*came, exact(draws(env))]
 
 
 def assert_exact(original: Any, target: Any, moment: str, steps: int = STEPS) -> None:
-    """Capture one, restore into the other, which has another history, and compare their futures twice."""
+    """Capture one, restore into the other, which has another history, and compare their futures."""
     needs_reset = drive(original, moment)
     captured = capture_environment(original)
     assert level_of(captured) == (Level.E0, "")
@@ -162,11 +162,10 @@ def assert_exact(original: Any, target: Any, moment: str, steps: int = STEPS) ->
     kept = exact(tree)
     future = continue_from(original, moment, needs_reset, steps)
     drive(target, "middle", seed=77)
-    for _ in range(2):  # The second time from a tree whose first restore has been trained upon.
-        restored = restore_environment(target, tree, reset_seed=0)
-        assert (restored.restored, restored.grade, restored.note) == ("exact", "exact", "")
-        assert continue_from(target, moment, needs_reset, steps) == future
-        assert exact(tree) == kept
+    restored = restore_environment(target, tree, reset_seed=0)
+    assert (restored.restored, restored.grade, restored.note) == ("exact", "exact", "")
+    assert continue_from(target, moment, needs_reset, steps) == future
+    assert exact(tree) == kept
 
 
 # --- single environments ---------------------------------------------------------------------------------------------
@@ -224,7 +223,7 @@ def sticky(env: gym.Env) -> gym.Env:
 
 def transformed(env: gym.Env) -> gym.Env:
     if isinstance(env.action_space, spaces.Box):
-        env = wrappers.RescaleAction(wrappers.ClipAction(env), np.float32(-0.5), np.float32(0.5))
+        env = wrappers.ClipAction(wrappers.RescaleAction(env, np.float32(-0.5), np.float32(0.5)))
     if isinstance(env.observation_space, spaces.Box):
         env = wrappers.DtypeObservation(env, np.float64)
     env = wrappers.FlattenObservation(env)
@@ -261,7 +260,7 @@ def build(name: str, stack: str) -> gym.Env:
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-@pytest.mark.filterwarnings("ignore::UserWarning:gymnasium")
+@pytest.mark.filterwarnings("ignore::UserWarning:gymnasium", "ignore:overflow encountered in cast:RuntimeWarning")
 def test_an_environment_continues_exactly(name: str, stack: str, moment: str) -> None:
     """Every step, reset, info and random draw after a restore equals that of the environment that was captured."""
     assert_exact(build(name, stack), build(name, stack), moment)

@@ -123,7 +123,7 @@ class Ledger:
         connection.execute("DELETE FROM writer")
         if writer:
             values = (str(writer.incarnation), writer.owner, writer.generation)
-            connection.execute("INSERT INTO writer VALUES (1, ?, ?, ?)", values)
+            connection.execute("INSERT INTO writer VALUES (?, ?, ?)", values)
 
     def lock_path(self, incarnation: Incarnation) -> Path:
         """Where a writer keeps its lock file."""

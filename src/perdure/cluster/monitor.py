@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import final
 
 from perdure.errors import DeadlineError
 
@@ -12,6 +13,7 @@ PATIENCE_SECONDS = 60.0
 """Everything done under these locks takes microseconds: whoever waits this long has met a bug or a frozen thread."""
 
 
+@final
 class Monitor:
     """
     Guards some fields that several threads share.

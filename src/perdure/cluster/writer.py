@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
+from typing import final
 
 from perdure.cluster.ledger import BeatStamp, Ledger, Writer, superseded
 from perdure.cluster.monitor import Monitor
@@ -19,6 +20,7 @@ from perdure.files.lockfile import LockFile
 logger = logging.getLogger(__name__)
 
 
+@final
 class WriterLease:
     """
     The right to write to a run, until it is released, superseded or its holder dies.
@@ -83,8 +85,7 @@ class WriterLease:
         """
         with self._tenure() as (connection, writer):
             generation = self._ledger.mint(connection, floor, reason)
-            writer = replace(writer, generation=generation)
-            self._ledger.set_writer(connection, writer)
+            self._ledger.set_writer(connection, replace(writer, generation=generation))
             self._lock.write(BeatStamp(self._clock(), generation).encode())
         with self._monitor:
             self._generation = max(self._generation, generation)
@@ -162,7 +163,7 @@ class WriterLease:
                 if on_fenced and not self._stopped.is_set():
                     on_fenced(error)
                 return
-            except Exception:  # noqa: BLE001 - a beat that fails must be followed by another, whatever the failure was
+            except Exception:  # whatever made this beat fail, another must follow
                 logger.warning("cannot renew the lease on %s", self._ledger.directory, exc_info=True)
 
     def __enter__(self) -> WriterLease:

@@ -181,35 +181,35 @@ class LeaseTable:
         A younger incarnation ends the lease of an older one at once: its process has been replaced.
         """
         table, losses = self.expire(now)
-        verdict = table._judge(member, incarnation)
+        verdict = _judge(table, member, incarnation)
         if verdict is Verdict.FENCED:
             return Outcome(table, verdict, losses)
         held = table.leases.get(member)
         if held and held.incarnation == incarnation:
-            return Outcome(table._with(replace(held, heard_at=now)), Verdict.OK, losses)
+            return Outcome(_with(table, replace(held, heard_at=now)), Verdict.OK, losses)
         if held:
             losses = (*losses, Loss(held, Cause.SUPERSEDED))
-            table = table._without(held)
+            table = _without(table, held)
         lease = Lease(member, role, incarnation, Phase.STARTING, 0, heard_at=now, moved_at=now)
-        return Outcome(table._with(lease), Verdict.OK, losses)
+        return Outcome(_with(table, lease), Verdict.OK, losses)
 
     def beat(self, member: str, incarnation: Incarnation, phase: Phase, progress: int, now: float) -> Outcome:
         """Renew a lease."""
         table, losses = self.expire(now)
-        verdict = table._judge(member, incarnation)
+        verdict = _judge(table, member, incarnation)
         if verdict is Verdict.OK:
             lease = table.leases[member]
             is_moved = (phase, progress) != (lease.phase, lease.progress)
             moved_at = now if is_moved else lease.moved_at
-            table = table._with(replace(lease, phase=phase, progress=progress, heard_at=now, moved_at=moved_at))
+            table = _with(table, replace(lease, phase=phase, progress=progress, heard_at=now, moved_at=moved_at))
         return Outcome(table, verdict, losses)
 
     def leave(self, member: str, incarnation: Incarnation, now: float) -> Outcome:
         """Give a lease back; nobody is lost."""
         table, losses = self.expire(now)
-        verdict = table._judge(member, incarnation)
+        verdict = _judge(table, member, incarnation)
         if verdict is Verdict.OK:
-            table = table._without(table.leases[member])
+            table = _without(table, table.leases[member])
         return Outcome(table, verdict, losses)
 
     def expire(self, now: float) -> tuple[LeaseTable, tuple[Loss, ...]]:
@@ -218,7 +218,7 @@ class LeaseTable:
         losses = tuple(Loss(lease, cause) for lease, cause in causes if cause)
         table = self
         for loss in losses:
-            table = table._without(loss.lease)
+            table = _without(table, loss.lease)
         return table, losses
 
     def grace(self, now: float) -> LeaseTable:
@@ -232,21 +232,24 @@ class LeaseTable:
         """Member name to the incarnation that holds its lease, as the gate compares it."""
         return {member: str(lease.incarnation) for member, lease in self.leases.items()}
 
-    def _judge(self, member: str, incarnation: Incarnation) -> Verdict:
-        held = self.leases.get(member)
-        if held and held.incarnation == incarnation:
-            return Verdict.OK
-        for other in (held.incarnation if held else None, self.ended.get(member)):
-            if other and not incarnation.is_younger_than(other):
-                return Verdict.FENCED
-        return Verdict.UNKNOWN
 
-    def _with(self, lease: Lease) -> LeaseTable:
-        return replace(self, leases={**self.leases, lease.member: lease})
+def _judge(table: LeaseTable, member: str, incarnation: Incarnation) -> Verdict:
+    held = table.leases.get(member)
+    if held and held.incarnation == incarnation:
+        return Verdict.OK
+    for other in (held.incarnation if held else None, table.ended.get(member)):
+        if other and not incarnation.is_younger_than(other):
+            return Verdict.FENCED
+    return Verdict.UNKNOWN
 
-    def _without(self, lease: Lease) -> LeaseTable:
-        kept = {member: other for member, other in self.leases.items() if member != lease.member}
-        return replace(self, leases=kept, ended={**self.ended, lease.member: lease.incarnation})
+
+def _with(table: LeaseTable, lease: Lease) -> LeaseTable:
+    return replace(table, leases={**table.leases, lease.member: lease})
+
+
+def _without(table: LeaseTable, lease: Lease) -> LeaseTable:
+    kept = {member: other for member, other in table.leases.items() if member != lease.member}
+    return replace(table, leases=kept, ended={**table.ended, lease.member: lease.incarnation})
 
 
 def may_act(timing: Timing, answered_sent_at: float, now: float) -> bool:

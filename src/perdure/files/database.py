@@ -29,8 +29,7 @@ _APPLICATION_ID = 0x70647265  # "pdre"
 _SYNCHRONOUS_EXTRA = 3
 _SCHEMA = (
     "CREATE TABLE generations (generation INTEGER PRIMARY KEY CHECK (generation > 0), reason TEXT NOT NULL)",
-    "CREATE TABLE writer (only INTEGER PRIMARY KEY CHECK (only = 1), incarnation TEXT NOT NULL, owner TEXT NOT NULL,"
-    " generation INTEGER NOT NULL)",
+    "CREATE TABLE writer (incarnation TEXT NOT NULL, owner TEXT NOT NULL, generation INTEGER NOT NULL)",
 )
 _DAMAGED = ("not a database", "malformed")
 _MESSAGES = {
@@ -105,22 +104,24 @@ class Database:
             f"{self.path.absolute().as_uri()}?mode=rw", uri=True, timeout=self.wait_seconds, isolation_level=None
         )
         try:
-            connection.execute(f"PRAGMA busy_timeout = {round(self.wait_seconds * 1000)}")
-            (journal,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-            connection.execute("PRAGMA synchronous = EXTRA")
-            (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
-            if journal != "delete" or synchronous != _SYNCHRONOUS_EXTRA:
-                raise StoreError(
-                    f"cannot use {self.path}: SQLite runs it with journal {journal} and synchronous {synchronous}, "
-                    "which does not survive a power cut",
-                    kind="control.not-durable",
-                    hint="use a Python whose SQLite is 3.12 or newer and built without omissions",
-                    path=str(self.path),
-                )
+            self._make_durable(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _make_durable(self, connection: sqlite3.Connection) -> None:
+        (journal,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+        connection.execute("PRAGMA synchronous = EXTRA")
+        (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+        if journal != "delete" or synchronous != _SYNCHRONOUS_EXTRA:
+            raise StoreError(
+                f"cannot use {self.path}: SQLite runs it with journal {journal} and synchronous {synchronous}, "
+                "which does not survive a power cut",
+                kind="control.not-durable",
+                hint="use a Python whose SQLite is 3.12 or newer and built without omissions",
+                path=str(self.path),
+            )
 
     def _create_file(self) -> None:
         with explained("create", self.path):

@@ -47,15 +47,16 @@ def open_checked(files: Files, root: Path, entry: FileEntry) -> int:
             raise damaged(path, "it is missing or no regular file", entry.bytes, error.strerror or "") from error
         with explained("open", path):
             raise
-    try:
-        with explained("look at", path):
+    with explained("look at", path):
+        try:
             size = files.size(descriptor)
-        if size != entry.bytes:
-            raise damaged(path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
-    except BaseException:
+        except OSError:
+            files.close(descriptor)
+            raise
+        if size == entry.bytes:
+            return descriptor
         files.close(descriptor)
-        raise
-    return descriptor
+    raise damaged(path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
 
 
 def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:

@@ -90,7 +90,8 @@ def encode_header(
         "random_state": random_state,
     }
     text = json.dumps(head, separators=(",", ":"), default=_listed)
-    return f'{text[:-1]},"segments":[\n{",\n".join(pieces)}\n]}}\n'.encode()
+    table = ",\n".join(pieces)
+    return f'{text[:-1]},"segments":[\n{table}\n]}}\n'.encode()
 
 
 def _listed(value: object) -> object:

@@ -80,6 +80,11 @@ class Journal:
         self._pending: dict[tuple[str, int], _Pending] = {}
 
     @property
+    def sequence(self) -> int:
+        """Counts what happened; what was edited later has a higher number in `edits`."""
+        return self._sequence
+
+    @property
     def is_idle(self) -> bool:
         """Whether no snapshot waits for a copy."""
         return not self._pending

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from perdure.core.ring import PAGE_BYTES, Column
 from perdure.core.tensorfile import ELEMENT_BYTES, Layout, PlacedTensor, TensorSpec
@@ -24,7 +25,8 @@ class Place:
     size_bytes: int
 
 
-def plan_rows(columns: Sequence[Column], rows: int, *, is_mappable: bool) -> tuple[Layout, tuple[Place, ...]]:
+@lru_cache(maxsize=64)  # all but a few segments of a ring are alike
+def plan_rows(columns: tuple[Column, ...], rows: int, *, is_mappable: bool) -> tuple[Layout, tuple[Place, ...]]:
     """
     Lay ``rows`` rows of some columns out in one file; equal arguments always give equal bytes.
 

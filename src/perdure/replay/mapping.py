@@ -72,7 +72,8 @@ class MappedMemory:
         self.size_bytes = size_bytes
         # Kept for NumPy, whose arrays keep this object in turn.
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size_bytes,), "data": (self.address, False)}
-        weakref.finalize(self, _C.munmap, self.address, length)
+        # Not at the interpreter's exit: threads may still read then, and the kernel takes everything back anyway.
+        weakref.finalize(self, _C.munmap, self.address, length).atexit = False
 
     def bytes(self) -> NDArray[np.uint8]:
         """All of it as bytes; the array keeps the memory."""

@@ -13,6 +13,9 @@ METRICS_FILE = "metrics.jsonl"
 PROGRESS_FILE = "progress.json"
 CONTROL_FILE = "control.db"
 
+TEMPORARY_PREFIX = ".new-"
+"""Begins the name of what is about to take the place of something else beside it; no reader looks at it."""
+
 MANIFEST_FILE = "manifest.json"
 META_FILE = "meta.json"
 

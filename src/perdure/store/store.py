@@ -8,6 +8,7 @@ is a hint for people that nothing here reads. What is half written lies under ``
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from perdure.errors import (
     AlreadyExistsError,
     CorruptionError,
     FormatError,
+    InvalidInputError,
     NotFoundError,
     PerdureError,
     StoreError,
@@ -61,6 +63,7 @@ from perdure.store.layout import (
     RUN_FILE,
     SNAPSHOTS,
     STAGING,
+    TEMPORARY_PREFIX,
 )
 from perdure.store.log import Log
 
@@ -125,6 +128,9 @@ class Store:
         """
         for folder in (self.snapshots, self.directory / STAGING, self.directory / QUARANTINE, self.directory / PINS):
             ensure_directory(self.files, folder)
+        with explained("sync directory", self.snapshots):
+            # What is visible must stay so: a save may have been killed before it could sync the new name.
+            self.files.sync_directory(self.snapshots)
         if self.identity() is None:
             identity = {"schema_version": SCHEMA_VERSION, "run": run, "created_at": created_at}
             self._replace_json(self.directory / RUN_FILE, identity)
@@ -151,12 +157,17 @@ class Store:
         return content
 
     def remove_leftovers(self) -> int:
-        """Remove what interrupted saves and clean-ups left in staging. Only the run's writer may call this."""
-        staging = self.directory / STAGING
-        names = self.files.names(staging)
-        for name in names:
-            remove_tree(self.files, staging / name)
-        return len(names)
+        """Remove what interrupted saves, clean-ups and replacements left. Only the run's writer may call this."""
+        leftovers = [self.directory / STAGING / name for name in self._names(self.directory / STAGING)]
+        for folder in (self.directory, self.directory / PINS, self.directory / QUARANTINE):
+            leftovers += [folder / name for name in self._names(folder) if name.startswith(TEMPORARY_PREFIX)]
+        for path in leftovers:
+            remove_tree(self.files, path)
+        return len(leftovers)
+
+    def _names(self, folder: Path) -> list[str]:
+        with explained("list", folder):
+            return self.files.names(folder)
 
     # Reading
 
@@ -177,7 +188,7 @@ class Store:
         """
         found: list[Checkpoint] = []
         broken: list[Damage] = []
-        for name in self.files.names(self.snapshots):
+        for name in self._names(self.snapshots):
             directory = self.snapshots / name
             try:
                 found.append(Checkpoint(directory, self._read_manifest(directory)))
@@ -190,6 +201,10 @@ class Store:
         parsed = parse_checkpoint_directory_name(directory.name)
         if parsed is None:
             raise damaged(directory, "its name is not that of a checkpoint", "step-…", directory.name)
+        with explained("look at", directory):
+            status = self.files.status(directory)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            raise damaged(directory, "it is no directory", "a directory", "a link or a file")
         content = read_small(self.files, directory, MANIFEST_FILE, MAXIMUM_MANIFEST_BYTES)
         if content is None:
             raise damaged(directory, "it has no manifest", MANIFEST_FILE, "nothing")
@@ -237,9 +252,14 @@ class Store:
             parts: The files.
             guard: Held while the checkpoint becomes visible; raises `FencedError` if this process may not commit.
 
+        Returns:
+            The checkpoint, with the manifest as readers see it.
+
         Raises:
-            StoreError: It could not be written. Nothing is visible of it, earlier checkpoints are untouched.
+            StoreError: It could not be written, or not be made durable for certain. Nothing is visible of it or, if the
+                error came after the commit point, all of it; earlier checkpoints are untouched either way.
             FencedError: A newer generation took over; nothing is visible.
+            InvalidInputError: Kind ``manifest.refused``: no reader would accept it; nothing is visible.
         """
         name = checkpoint_directory_name(draft.global_step, draft.id)
         staging = self.directory / STAGING / name
@@ -250,8 +270,7 @@ class Store:
             folders = make_folders(self.files, staging, [part.path for part in parts])
             entries = tuple(self._place(staging, part) for part in parts)
             sync_folders(self.files, staging, folders)
-            manifest = msgspec.structs.replace(draft, files=entries)
-            content = encode_manifest(manifest)
+            manifest, content = _checked(msgspec.structs.replace(draft, files=entries), staging)
             # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
             write_file(self.files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
             # Protects the manifest's name within the directory.
@@ -262,7 +281,7 @@ class Store:
             self._give_up(staging)
             raise
         checkpoint = Checkpoint(self.snapshots / name, manifest)
-        replace_symlink(self.files, self.directory / LATEST, f"{SNAPSHOTS}/{name}", f".{LATEST}-{draft.id}")
+        replace_symlink(self.files, self.directory / LATEST, f"{SNAPSHOTS}/{name}", f"{TEMPORARY_PREFIX}{draft.id}")
         return checkpoint
 
     def _check_space(self, parts: Sequence[Part]) -> None:
@@ -317,7 +336,7 @@ class Store:
 
     def quarantined(self) -> list[dict[str, Any]]:
         """The notes on what was put aside."""
-        names = [name for name in self.files.names(self.directory / QUARANTINE) if name.endswith(".json")]
+        names = [name for name in self._names(self.directory / QUARANTINE) if name.endswith(".json")]
         return [note for name in names if (note := self.read_json(f"{QUARANTINE}/{name}"))]
 
     # Pins
@@ -325,7 +344,7 @@ class Store:
     def pins(self) -> dict[str, str]:
         """Checkpoint ids by pin name."""
         found: dict[str, str] = {}
-        for name in self.files.names(self.directory / PINS):
+        for name in self._names(self.directory / PINS):
             content = self.read_json(f"{PINS}/{name}")
             if name.endswith(".json") and content and isinstance(content.get("checkpoint"), str):
                 found[name.removesuffix(".json")] = content["checkpoint"]
@@ -398,7 +417,23 @@ class Store:
 
     def _replace_json(self, path: Path, value: Mapping[str, Any]) -> None:
         content = json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
-        replace_file(self.files, path, content, f".{path.name}-{self._new_id()}")
+        replace_file(self.files, path, content, f"{TEMPORARY_PREFIX}{self._new_id()}")
+
+
+def _checked(manifest: Manifest, directory: Path) -> tuple[Manifest, bytes]:
+    """Encode a manifest, and read it as any reader will: one that would be refused later is refused now."""
+    content = encode_manifest(manifest)
+    try:
+        if parse_checkpoint_directory_name(directory.name) is None:
+            raise damaged(directory, "its name is not that of a checkpoint", "step-…", directory.name)
+        return decode_manifest(content, MANIFEST_FILE), content
+    except CorruptionError as error:
+        raise InvalidInputError(
+            f"cannot save {directory.name}: no reader would accept its manifest ({error.message})",
+            kind="manifest.refused",
+            hint="use fewer or larger files, smaller details, and plain names and numbers",
+            field="manifest",
+        ) from error
 
 
 def _entry(checkpoint: Checkpoint, path: str) -> FileEntry:

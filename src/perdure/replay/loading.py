@@ -1,0 +1,250 @@
+"""
+The restore side: from the files of a checkpoint to one plain array a column.
+
+A column is one range of memory. Where the file system allows it, files are mapped to their places in it, page by page,
+and nothing is read before it is used; what does not fill a page at the edges of a piece is read. Elsewhere, and on
+request, files are read side by side straight into their places, with their digests on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from perdure.core.component import PartsSource
+from perdure.core.ring import PAGE_BYTES, Group, Piece, RingState, overlap
+from perdure.core.tensorfile import header_bytes, parse_header
+from perdure.errors import CorruptionError
+from perdure.files.door import Files, explained
+from perdure.replay.header import Header
+from perdure.replay.layout import Place, plan_rows
+from perdure.replay.mapping import MappedMemory
+from perdure.replay.verification import READERS, STRIDE_BYTES, Doubt, Progress, damaged_segment, name_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One file to bring into memory."""
+
+    group: Group
+    doubt: Doubt
+
+    @property
+    def piece(self) -> Piece:
+        """Which rows."""
+        return self.doubt.piece
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where the columns lie in the file."""
+        return plan_rows(self.group.columns, self.piece.held[1] - self.piece.held[0],
+                         is_mappable=self.group.is_mappable)[1]  # fmt: skip
+
+
+def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState) -> list[Task]:
+    """
+    The files that hold rows of ``window``, checked against the manifest.
+
+    Raises:
+        CorruptionError: Kind ``replay.malformed``: header and manifest contradict each other.
+    """
+    tasks = []
+    for key, pieces in header.pieces.items():
+        group = header.group(key[0])
+        for piece in pieces:
+            if not any(overlap(piece.used, span) for span in window.spans):
+                continue
+            path = f"{stem}/{piece.file}"
+            entry = source.files.get(path)
+            rows = piece.held[1] - piece.held[0]
+            layout, _ = plan_rows(group.columns, rows, is_mappable=group.is_mappable)
+            if entry is None or entry.bytes != layout.total_bytes:
+                raise CorruptionError(
+                    f"cannot use replay segment {path}: the manifest lists it with "
+                    f"{entry.bytes if entry else 'no'} bytes and {rows} rows need {layout.total_bytes}",
+                    kind="replay.malformed",
+                    hint="restore an older checkpoint",
+                    path=path,
+                    expected=layout.total_bytes,
+                    actual=entry.bytes if entry else None,
+                )
+            tasks.append(Task(group, Doubt(key, piece, entry, name_rows(piece, header.state, header.n_envs))))
+    return tasks
+
+
+def check_lengths(source: PartsSource, files: Files, tasks: Sequence[Task]) -> None:
+    """
+    Look that every file is there with its length.
+
+    Raises:
+        CorruptionError: Kind ``replay.damaged``, naming the transitions.
+    """
+    for task in tasks:
+        files.close(_open(source, task.doubt))
+
+
+def _open(source: PartsSource, doubt: Doubt) -> int:
+    try:
+        return source.open(doubt.entry.path)
+    except CorruptionError as error:
+        raise damaged_segment(
+            doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or ""
+        ) from error
+
+
+class Loader:
+    """
+    Brings files into the columns of a ring.
+
+    Args:
+        source: The checkpoint.
+        files: The file system.
+        capacity: Rows of the columns.
+        dtypes: NumPy's types of the columns.
+    """
+
+    def __init__(
+        self, source: PartsSource, files: Files, capacity: int, groups: Sequence[Group], dtypes: Mapping[str, Any]
+    ) -> None:
+        self._source = source
+        self._files = files
+        columns = [column for group in groups for column in group.columns]
+        self._memory = {column.name: MappedMemory(capacity * column.row_bytes) for column in columns}
+        self.columns: dict[str, NDArray[Any]] = {
+            column.name: self._memory[column.name].array(np.dtype(dtypes[column.name]), (capacity, *column.shape))
+            for column in columns
+        }
+
+    def map(self, tasks: Sequence[Task]) -> None:
+        """
+        Map files to their places; their bytes are not verified.
+
+        Raises:
+            CorruptionError: One is gone or has another length.
+            StoreError: The process has too many mappings.
+        """
+        for task in tasks:
+            descriptor = _open(self._source, task.doubt)
+            try:
+                with explained("read", task.doubt.entry.path):
+                    for place in task.places:
+                        self._map_column(descriptor, task.piece, place)
+            finally:
+                self._files.close(descriptor)
+
+    def _map_column(self, descriptor: int, piece: Piece, place: Place) -> None:
+        row_bytes = place.column.row_bytes
+        at = piece.used[0] * row_bytes
+        size = (piece.used[1] - piece.used[0]) * row_bytes
+        offset = place.offset_bytes + (piece.used[0] - piece.held[0]) * row_bytes
+        lead = min(-at % PAGE_BYTES, size)
+        whole = (size - lead) // PAGE_BYTES * PAGE_BYTES
+        memory = self._memory[place.column.name]
+        if whole:
+            memory.map_file(descriptor, offset + lead, whole, at + lead)
+        edges = memoryview(memory.bytes())
+        self._read(descriptor, edges[at : at + lead], offset)
+        self._read(descriptor, edges[at + lead + whole : at + size], offset + lead + whole)
+
+    def _read(self, descriptor: int, target: memoryview, offset: int) -> None:
+        position = 0
+        while position < len(target):
+            count = self._files.read_into(descriptor, target[position:], offset + position)
+            if count == 0:
+                raise OSError(5, "the file became shorter while it was read")
+            position += count
+
+    def read(self, tasks: Sequence[Task], progress: Progress | None = None) -> None:
+        """
+        Read files to their places, several at a time, and compare their digests.
+
+        Raises:
+            CorruptionError: Kind ``replay.damaged``: the first that was found; the columns are not to be used.
+        """
+        total = sum(task.doubt.entry.bytes for task in tasks)
+        done = 0
+        with ThreadPoolExecutor(READERS, "perdure-read") as pool:
+            running = {pool.submit(self._read_file, task): task for task in tasks}
+            try:
+                for finished in as_completed(running):
+                    finished.result()
+                    done += running[finished].doubt.entry.bytes
+                    if progress is not None:
+                        progress(done, total)
+            finally:
+                for waiting in running:
+                    waiting.cancel()
+
+    def _read_file(self, task: Task) -> None:
+        doubt, piece = task.doubt, task.piece
+        if piece.held != piece.used:
+            self._read_part(task)
+            return
+        digest = blake3()
+        scratch = memoryview(bytearray(PAGE_BYTES))
+        descriptor = _open(self._source, doubt)
+        try:
+            position = 0
+            for place in sorted(task.places, key=lambda place: place.offset_bytes):
+                while position < place.offset_bytes:
+                    position += self._take(descriptor, scratch[: place.offset_bytes - position], position, digest)
+                at = piece.used[0] * place.column.row_bytes
+                target = memoryview(self._memory[place.column.name].bytes())[at : at + place.size_bytes]
+                for start in range(0, len(target), STRIDE_BYTES):
+                    position += self._take(descriptor, target[start : start + STRIDE_BYTES], position, digest)
+        finally:
+            self._files.close(descriptor)
+        actual = f"blake3:{digest.hexdigest()}"
+        if actual != doubt.entry.digest:
+            raise damaged_segment(
+                doubt.entry.path, doubt.rows, "its bytes are not those that were committed", doubt.entry.digest, actual
+            )
+
+    def _take(self, descriptor: int, target: memoryview, offset: int, digest: Any) -> int:
+        with explained("read", "a replay segment"):
+            self._read(descriptor, target, offset)
+        digest.update(target)
+        return len(target)
+
+    def _read_part(self, task: Task) -> None:
+        """Take some rows of a file that holds more; there are at most two such files a group."""
+        doubt, piece = task.doubt, task.piece
+        try:
+            content = self._source.read(doubt.entry.path)
+        except CorruptionError as error:
+            raise damaged_segment(
+                doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or ""
+            ) from error
+        for place in task.places:
+            row_bytes = place.column.row_bytes
+            start = place.offset_bytes + (piece.used[0] - piece.held[0]) * row_bytes
+            rows = content[start : start + (piece.used[1] - piece.used[0]) * row_bytes]
+            at = piece.used[0] * row_bytes
+            self._memory[place.column.name].bytes()[at : at + len(rows)] = np.frombuffer(rows, np.uint8)
+
+
+def read_mutable(source: PartsSource, path: str, live: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """
+    Read the arrays that were copied, verified.
+
+    Args:
+        source: The checkpoint.
+        path: Of their file.
+        live: The ring's arrays of the same names, which say of which types they are.
+
+    Raises:
+        CorruptionError: The file is not what was committed, or no tensor file.
+    """
+    content = source.read(path)
+    start = header_bytes(bytes(content[:8]), len(content), path)
+    arrays = {}
+    for placed in parse_header(bytes(content[8 : 8 + start]), len(content), path):
+        raw = np.frombuffer(content, np.uint8)[placed.offset_bytes : placed.offset_bytes + placed.spec.size_bytes]
+        arrays[placed.spec.name] = raw.view(live[placed.spec.name].dtype).reshape(placed.spec.shape)
+    return arrays
