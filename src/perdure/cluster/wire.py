@@ -24,7 +24,6 @@ from perdure.core.leases import Incarnation, Verdict
 from perdure.core.restarts import Phase
 from perdure.errors import InvalidInputError
 
-PROTOCOL = 1
 MAXIMUM_HEADER_BYTES = 1024 * 1024
 MAXIMUM_ARRAYS = 16 * 1024
 MAXIMUM_PAYLOAD_BYTES = 4 * 1024**3
@@ -74,7 +73,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Common to all messages."""
 
     run: _Name
-    protocol: Literal[1] = PROTOCOL
+    protocol: Literal[1] = 1
 
 
 class FromMember(Message, frozen=True, kw_only=True):
@@ -238,7 +237,7 @@ def pack(arrays: Arrays) -> tuple[list[ArraySpec], dict[str, NDArray[Any]]]:
     specs = []
     copies = {}
     for name, array in arrays.items():
-        dtype = _DTYPES.get(array.dtype.name) if isinstance(array, np.ndarray) else None
+        dtype = _DTYPES.get(array.dtype.name) if isinstance(array, np.ndarray | np.generic) else None
         if dtype is None or not 1 <= len(name) <= 255:
             kind = getattr(array, "dtype", type(array).__name__)
             raise _unsendable(name, f"arrays of {kind} do not travel; those of {', '.join(_DTYPES)} do")
@@ -256,7 +255,7 @@ def _unsendable(name: str, why: str) -> InvalidInputError:
 
 def frames_of(arrays: Mapping[str, NDArray[Any]]) -> list[memoryview]:
     """Return the frames of packed arrays; they borrow the arrays' memory."""
-    return [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays.values()]
+    return [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
 
 
 def unpack(specs: Sequence[ArraySpec], frames: Sequence[Buffer]) -> dict[str, NDArray[Any]] | Malformation:
@@ -280,5 +279,7 @@ def _are_as_declared(specs: Sequence[ArraySpec], frames: Sequence[Buffer]) -> bo
     is_known = all(spec.dtype in _DTYPES for spec in specs)
     if not is_known or len(frames) != len(specs) or len({spec.name for spec in specs}) != len(specs):
         return False
+    # Zeros count as ones here: NumPy refuses to make an empty array whose other dimensions are beyond all measure.
+    extents = [math.prod(max(length, 1) for length in spec.shape) for spec in specs]
     sizes = [math.prod(spec.shape) * _DTYPES[spec.dtype].itemsize for spec in specs]
-    return sum(sizes) <= MAXIMUM_PAYLOAD_BYTES and sizes == [len(frame) for frame in frames]
+    return sum(extents) <= MAXIMUM_PAYLOAD_BYTES >= sum(sizes) and sizes == [len(frame) for frame in frames]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path, PurePosixPath
@@ -107,14 +107,14 @@ class _Image:
             old = self.contents.get(effect.file, b"").ljust(effect.offset, b"\0")
             self.contents[effect.file] = old[: effect.offset] + data + old[effect.offset + len(data) :]
 
-    def tree(self, links: Mapping[int, str]) -> dict[str, Node]:
+    def tree(self, directories: Collection[int], links: Mapping[int, str]) -> dict[str, Node]:
         found: dict[str, Node] = {}
         waiting = [("", _ROOT)]
         while waiting:
             prefix, folder = waiting.pop()
             for name, child in self.folders.get(folder, {}).items():
                 path = f"{prefix}{name}"
-                if child in self.folders:
+                if child in directories:
                     found[path] = None
                     waiting.append((f"{path}/", child))
                 else:
@@ -141,6 +141,7 @@ class _Disk:
 
     def __init__(self, initial: Tree) -> None:
         self.now = _Image({_ROOT: {}}, {})
+        self.directories = {_ROOT}
         self.links: dict[int, str] = {}
         self.effects: list[_Effect | None] = []
         self._next = _ROOT
@@ -155,6 +156,7 @@ class _Disk:
         self._next += 1
         if node is None:
             self.now.folders[self._next] = {}
+            self.directories.add(self._next)
         elif isinstance(node, Link):
             self.links[self._next] = node.content
         else:
@@ -266,7 +268,7 @@ def crash_states(
             continue
         pending = walk.pending(index)
         for choice in _choices(pending, effect, most_lost):
-            tree = walk.build(index, choice).tree(disk.links)
+            tree = walk.build(index, choice).tree(disk.directories, disk.links)
             key = digest_of_tree(tree)
             if key not in seen:
                 seen.add(key)

@@ -27,7 +27,7 @@ class FaultError(OSError):
         self.done = done
 
 
-class Stopped(BaseException):  # noqa: N818 - the end of a process, not an error
+class Stopped(BaseException):
     """Stands for the sudden end of the process: no handler may do anything after it, so every later call raises it."""
 
 
@@ -87,7 +87,7 @@ def _write_half(call: Call) -> int:
     return os.write(call.arguments["descriptor"], data[: half - half % BLOCK_BYTES or half])
 
 
-def _stop(call: Call, proceed: Proceed) -> Any:
+def _stop(call: Call, _: Proceed) -> Any:
     raise Stopped(call.name)
 
 
@@ -96,12 +96,12 @@ def _stop_after(call: Call, proceed: Proceed) -> Any:
     raise Stopped(call.name)
 
 
-def _tear(call: Call, proceed: Proceed) -> Any:
+def _tear(call: Call, _: Proceed) -> Any:
     _write_half(call)
     raise Stopped(call.name)
 
 
-def _kill(call: Call, proceed: Proceed) -> Any:
+def _kill(_: Call, __: Proceed) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -48,6 +48,7 @@ class InterceptedFiles(Files):
 
     def intercept(self, call: Call, proceed: Proceed) -> Any:
         """Carry a call out; subclasses do something before, after or instead, and go on with ``super()``."""
+        del call
         return proceed()
 
     def _pass(self, name: str, arguments: Mapping[str, Any], proceed: Proceed) -> Any:

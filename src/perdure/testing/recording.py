@@ -1,6 +1,4 @@
-"""
-Recording what is done to a file system, as a list of operations that can be replayed, judged and crashed.
-"""
+"""Recording what is done to a file system, as a list of operations that can be replayed, judged and crashed."""
 
 from __future__ import annotations
 
