@@ -1,7 +1,7 @@
 """
 Probes: what a restored run is checked with before it may go on.
 
-While a program trains, the first small batch that each tracked module is called with is kept as an example. It is
+While a program trains, the first small input that each tracked module is called with is kept as an example. It is
 saved with every checkpoint, so that a restored module can be shown to work on the very kind of input that it works on.
 Facts that a correct restore must reproduce, the learning rates and the next draw of each random number generator, are
 recorded beside them.
@@ -21,7 +21,8 @@ from perdure.core.manifest import Grade
 from perdure.core.names import Section
 
 PROBES_NAME = "probes"
-_ROWS = 32
+_ATTEMPTS = 100
+"""Calls after which a part that only gets large or several inputs is left alone."""
 _MAXIMUM_BYTES = 1024 * 1024
 
 
@@ -41,16 +42,19 @@ class Probes:
         return self._examples
 
     def watch(self, name: str, module: Any) -> None:
-        """Keep the first input of the module and of each of its direct parts; costs nothing after that."""
+        """Keep the first small input of the module and of each of its direct parts; costs nothing after that."""
         for path, part in [("", module), *module.named_children()]:
             self._watch_one(f"{name}:{path}", part)
 
     def _watch_one(self, key: str, part: Any) -> None:
+        attempts = iter(range(_ATTEMPTS - 1, -1, -1))
+
         def keep(_: Any, arguments: tuple[Any, ...]) -> None:
-            handle.remove()
             example = _small_example(arguments)
             if example is not None:
                 self._examples.setdefault(key, example)
+            if example is not None or next(attempts) == 0:
+                handle.remove()
 
         handle = part.register_forward_pre_hook(keep)
 
@@ -69,11 +73,12 @@ class Probes:
 
 
 def _small_example(arguments: tuple[Any, ...]) -> Any:
+    # Whole or not at all: nothing says which dimension, if any, is that of the batch.
     torch = loaded_torch()
-    if len(arguments) != 1 or not isinstance(arguments[0], torch.Tensor) or not arguments[0].ndim:
+    if len(arguments) != 1 or not isinstance(arguments[0], torch.Tensor):
         return None
-    example = arguments[0].detach()[:_ROWS].clone()
-    return example if 0 < example.numel() * example.element_size() <= _MAXIMUM_BYTES else None
+    example = arguments[0].detach()
+    return example.clone() if 0 < example.numel() * example.element_size() <= _MAXIMUM_BYTES else None
 
 
 def next_draws(state: Mapping[str, Any]) -> dict[str, float]:

@@ -113,7 +113,7 @@ def connect(context: zmq.Context[Any], kind: int, path: Path) -> zmq.Socket[byte
 
 
 def _open(context: zmq.Context[Any], kind: int) -> zmq.Socket[bytes]:
-    opened = context.socket(kind)
+    opened: zmq.Socket[bytes] = context.socket(kind)
     opened.setsockopt(zmq.LINGER, 0)
     opened.setsockopt(zmq.MAXMSGSIZE, MAXIMUM_PAYLOAD_BYTES)
     if kind in (zmq.PUSH, zmq.PULL):
@@ -169,7 +169,12 @@ class ConnectionWatch:
 
 
 class Waker:
-    """Lets any thread wake one that waits for sockets."""
+    """
+    Lets any thread wake one that waits for sockets.
+
+    Its descriptor is closed with the last reference to it and not before: a thread that is about to wake somebody must
+    never find that the number means another file by now.
+    """
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -179,16 +184,13 @@ class Waker:
         return self._descriptor
 
     def wake(self) -> None:
-        """Wake the waiter; without effect once closed."""
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._descriptor, 1)
+        """Wake the waiter, or let its next wait return at once."""
+        os.eventfd_write(self._descriptor, 1)
 
     def clear(self) -> None:
         """Forget all calls of `wake` so far."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)
+    def __del__(self) -> None:
+        os.close(self._descriptor)

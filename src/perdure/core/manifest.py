@@ -2,8 +2,7 @@
 The manifest: the one record that makes a directory a checkpoint.
 
 Everything that a reader needs to trust and to find the files is in it, and it is written last. The JSON form is a
-promise (docs/format/); fields are only ever added within a schema version. The first line seals the rest: it carries a
-digest of all that follows, so that a manifest is believed whole or not at all, whatever version wrote it.
+promise (docs/format/); fields are only ever added within a schema version. It is sealed (`perdure.core.sealing`).
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from enum import Enum
 from typing import Any
 
 import msgspec
-from blake3 import blake3
 
 from perdure.core.migration import MANIFEST_MIGRATIONS, Migration, migrate
 from perdure.core.names import MAXIMUM_NAME_BYTES, Section, check_path, check_segment
+from perdure.core.sealing import seal, unseal
 from perdure.errors import CorruptionError, FormatError, InvalidInputError
 
 SCHEMA_VERSION = 1
@@ -30,7 +29,6 @@ MAXIMUM_COUNT = 2**53
 
 _DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{32}")
-_SEAL = re.compile(rb'\{\n "seal": "(blake3:[0-9a-f]{64})",(?=\n)')
 
 
 class Grade(str, Enum):
@@ -142,12 +140,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """
     finite = {name: value for name, value in manifest.metrics.items() if math.isfinite(value)}
     compact = msgspec.json.encode(msgspec.structs.replace(manifest, metrics=finite), order="sorted")
-    body = msgspec.json.format(compact, indent=1) + b"\n"
-    return b'{\n "seal": "' + _seal(body) + b'",' + body[1:]
-
-
-def _seal(body: bytes) -> bytes:
-    return f"blake3:{blake3(body).hexdigest()}".encode()
+    return seal(msgspec.json.format(compact, indent=1) + b"\n")
 
 
 def decode_manifest(content: bytes, path: str, migrations: Mapping[int, Migration] = MANIFEST_MIGRATIONS) -> Manifest:
@@ -166,15 +159,15 @@ def decode_manifest(content: bytes, path: str, migrations: Mapping[int, Migratio
     if len(content) > MAXIMUM_MANIFEST_BYTES:
         raise _malformed(path, f"it has more than {MAXIMUM_MANIFEST_BYTES} bytes")
     # Before the version is believed: a single damaged bit in it would otherwise look like the work of a newer perdure.
-    seal = _SEAL.match(content)
-    if seal is None or seal[1] != _seal(b"{" + content[seal.end() :]):
+    document = unseal(content)
+    if document is None:
         raise _malformed(path, "its bytes are not those that were sealed")
     try:
-        version = msgspec.json.decode(content, type=_SchemaOnly).schema_version
+        version = msgspec.json.decode(document, type=_SchemaOnly).schema_version
         if version > SCHEMA_VERSION:
             raise _newer(version, path)
-        document = migrate(msgspec.json.decode(content, type=dict), version, SCHEMA_VERSION, migrations, path)
-        manifest = msgspec.convert(document, Manifest)
+        current = migrate(msgspec.json.decode(document, type=dict), version, SCHEMA_VERSION, migrations, path)
+        manifest = msgspec.convert(current, Manifest)
     except (msgspec.DecodeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
     _check(manifest, path)

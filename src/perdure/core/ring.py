@@ -28,6 +28,8 @@ MAXIMUM_SEGMENTS = 4096
 """Keeps a manifest that lists every segment near one megabyte."""
 MAXIMUM_MAPPINGS = 16_384
 """A quarter of what Linux lets one process map by default (``vm.max_map_count``, 65,530)."""
+WIDE_PREFIX = "segment"
+NARROW_PREFIX = "narrow"
 WIDE_ROW_BYTES = 128
 WIDE_SHARE = 1 / 64
 """A column is wide if its row has `WIDE_ROW_BYTES` and this share of the whole row; the others are read eagerly."""
@@ -142,8 +144,14 @@ class Group:
 
     @property
     def is_mappable(self) -> bool:
-        """Whether every column of every segment begins at a page when segments lie one after the other."""
-        return all(self.rows_per_segment * column.row_bytes % PAGE_BYTES == 0 for column in self.columns)
+        """
+        Whether its files are made to be mapped: segments lie one after the other, and each of them begins at a page.
+
+        Narrow columns are not: a page of them holds hundreds of rows, of which a sample needs one.
+        """
+        return self.prefix == WIDE_PREFIX and all(
+            self.rows_per_segment * column.row_bytes % PAGE_BYTES == 0 for column in self.columns
+        )
 
     def segment_count(self, capacity: int) -> int:
         """Segments that a ring of this capacity has."""
@@ -170,8 +178,7 @@ def plan_groups(
     narrow_bytes: int = NARROW_SEGMENT_BYTES,
 ) -> tuple[Group, ...]:
     """
-    Divide a ring's columns into wide ones, which are mapped at a restore, and narrow ones, which are read, and cut each
-    group into segments.
+    Divide columns into wide ones, which a restore maps, and narrow ones, which it reads; cut each group into segments.
 
     Args:
         columns: In the order of their owner.
@@ -185,10 +192,10 @@ def plan_groups(
     narrow = tuple(column for column in columns if column.row_bytes < least)
     groups = []
     if wide:
-        groups.append(Group("segment", wide, _mapped_rows(wide, capacity, wide_bytes)))
+        groups.append(Group(WIDE_PREFIX, wide, _mapped_rows(wide, capacity, wide_bytes)))
     if narrow:
         rows = narrow_bytes // max(1, sum(column.row_bytes for column in narrow))
-        groups.append(Group("narrow", narrow, max(1, rows, -(-capacity // MAXIMUM_SEGMENTS))))
+        groups.append(Group(NARROW_PREFIX, narrow, max(1, rows, -(-capacity // MAXIMUM_SEGMENTS))))
     return tuple(groups)
 
 

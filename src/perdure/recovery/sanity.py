@@ -16,6 +16,7 @@ from typing import Any
 from perdure.capture.arrays import loaded_torch
 from perdure.capture.numbers import GlobalGenerators
 from perdure.capture.probes import learning_rates, next_draws
+from perdure.errors import IncompatibleError
 
 FORWARD_PASSES = 10
 _LARGEST_RELATIVE_MOVE = 1.0
@@ -39,6 +40,9 @@ def failures(
 
     Returns:
         What is wrong, in words; empty if all is well.
+
+    Raises:
+        IncompatibleError: Kind ``sanity.forward-fails``: the program's module no longer takes its own input.
     """
     found: list[str] = []
     for name, module in modules.items():
@@ -83,7 +87,7 @@ def _try_out(key: str, modules: Mapping[str, Any], optimizers: Mapping[str, Any]
     given = example if parameter is None else example.to(parameter.device)
     output = None
     for _ in range(FORWARD_PASSES):
-        output = _first_tensor(trial(given))
+        output = _first_tensor(_forward(key, trial, given))
         if output is None:
             return []
         if not torch.isfinite(output).all():
@@ -92,6 +96,19 @@ def _try_out(key: str, modules: Mapping[str, Any], optimizers: Mapping[str, Any]
     if parameter is None or not output.requires_grad:
         return []
     return _try_step(key, trial, output, _rate(modules[name], optimizers))
+
+
+def _forward(key: str, trial: Any, given: Any) -> Any:
+    try:
+        return trial(given)
+    except RuntimeError as error:
+        # The checkpoint is not to blame: its values fit the module, and the module no longer takes its own input.
+        raise IncompatibleError(
+            f"cannot use {key}: it fails on an input that it was trained on ({error})",
+            kind="sanity.forward-fails",
+            hint="make the module's forward take what it took when it was saved, or start another run",
+            component=key.partition(":")[0],
+        ) from error
 
 
 def _try_step(key: str, trial: Any, output: Any, rate: float) -> list[str]:

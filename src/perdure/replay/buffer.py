@@ -34,7 +34,9 @@ class Roles:
 @dataclass(frozen=True, slots=True)
 class Prioritized:
     """
-    Draw in proportion to priority, as in Schaul et al., "Prioritized Experience Replay" (https://arxiv.org/abs/1511.05952).
+    Draw in proportion to priority.
+
+    Source: Schaul et al., "Prioritized Experience Replay" (https://arxiv.org/abs/1511.05952).
     """
 
     alpha: float = 0.6

@@ -25,7 +25,7 @@ from perdure.files.door import Files, explained
 from perdure.replay.header import Header
 from perdure.replay.layout import Place, plan_rows
 from perdure.replay.mapping import MappedMemory
-from perdure.replay.verification import READERS, STRIDE_BYTES, Doubt, Progress, damaged_segment, name_rows
+from perdure.replay.verification import READERS, STRIDE_BYTES, Done, Doubt, damaged_segment, name_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Loader:
         memory = self._memory[place.column.name]
         if whole:
             memory.map_file(descriptor, offset + lead, whole, at + lead)
-        edges = memoryview(memory.bytes())
+        edges = memory.bytes().data
         self._read(descriptor, edges[at : at + lead], offset)
         self._read(descriptor, edges[at + lead + whole : at + size], offset + lead + whole)
 
@@ -160,23 +160,19 @@ class Loader:
                 raise OSError(5, "the file became shorter while it was read")
             position += count
 
-    def read(self, tasks: Sequence[Task], progress: Progress | None = None) -> None:
+    def read(self, tasks: Sequence[Task], done: Done) -> None:
         """
         Read files to their places, several at a time, and compare their digests.
 
         Raises:
             CorruptionError: Kind ``replay.damaged``: the first that was found; the columns are not to be used.
         """
-        total = sum(task.doubt.entry.bytes for task in tasks)
-        done = 0
         with ThreadPoolExecutor(READERS, "perdure-read") as pool:
             running = {pool.submit(self._read_file, task): task for task in tasks}
             try:
                 for finished in as_completed(running):
                     finished.result()
-                    done += running[finished].doubt.entry.bytes
-                    if progress is not None:
-                        progress(done, total)
+                    done(running[finished].doubt)
             finally:
                 for waiting in running:
                     waiting.cancel()
@@ -195,7 +191,7 @@ class Loader:
                 while position < place.offset_bytes:
                     position += self._take(descriptor, scratch[: place.offset_bytes - position], position, digest)
                 at = piece.used[0] * place.column.row_bytes
-                target = memoryview(self._memory[place.column.name].bytes())[at : at + place.size_bytes]
+                target = self._memory[place.column.name].bytes().data[at : at + place.size_bytes]
                 for start in range(0, len(target), STRIDE_BYTES):
                     position += self._take(descriptor, target[start : start + STRIDE_BYTES], position, digest)
         finally:

@@ -71,7 +71,12 @@ class MappedMemory:
         self.address = _map(None, length, _READ_WRITE, _ANYWHERE, -1, 0)
         self.size_bytes = size_bytes
         # Kept for NumPy, whose arrays keep this object in turn.
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size_bytes,), "data": (self.address, False)}
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (size_bytes,),
+            "data": (self.address, False),
+        }
         # Not at the interpreter's exit: threads may still read then, and the kernel takes everything back anyway.
         weakref.finalize(self, _C.munmap, self.address, length).atexit = False
 

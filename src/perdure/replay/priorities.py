@@ -1,4 +1,4 @@
-"""A tree of sums over priorities: draws in proportion to them, in a time that grows with the logarithm of their count."""
+"""A tree of sums over priorities: draws in proportion to them, in a time that grows with the count's logarithm."""
 
 from __future__ import annotations
 

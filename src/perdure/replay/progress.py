@@ -46,7 +46,11 @@ class ProgressFile:
         except (CorruptionError, ValueError):
             return frozenset()
         digests = found.get("verified", []) if isinstance(found, dict) else []
-        return frozenset(digest for digest in digests if isinstance(digest, str)) if isinstance(digests, list) else frozenset()
+        return (
+            frozenset(digest for digest in digests if isinstance(digest, str))
+            if isinstance(digests, list)
+            else frozenset()
+        )
 
     def note(self, verified: Collection[str], done_bytes: int) -> None:
         """Write down what has been verified so far, if enough has been read since the last time."""
@@ -54,7 +58,11 @@ class ProgressFile:
             return
         self._noted_bytes = done_bytes
         content = json.dumps({"schema_version": 1, "verified": sorted(verified)}).encode() + b"\n"
-        replace_file(self._files, self._path, content, f".{self._path.name}.tmp")
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        with explained("remove", temporary):
+            if self._files.status(temporary) is not None:  # from an attempt that died while it wrote
+                self._files.unlink(temporary)
+        replace_file(self._files, self._path, content, temporary.name)
 
     def remove(self) -> None:
         """The restore is complete: forget it."""

@@ -36,7 +36,9 @@ def empty_columns(rows: int, n_envs: int, columns: Mapping[str, Any]) -> dict[st
         columns: Type and shape by name, or an example.
     """
     if not columns:
-        raise InvalidInputError("cannot make a replay buffer without columns", kind="replay.no-columns", field="columns")
+        raise InvalidInputError(
+            "cannot make a replay buffer without columns", kind="replay.no-columns", field="columns"
+        )
     arrays = {}
     for name, given in columns.items():
         dtype, shape = _type_and_shape(given)

@@ -45,9 +45,7 @@ class Shelf:
 
     def group(self, group: Group, edits: Mapping[Key, int]) -> SavedGroup:
         """One group of it."""
-        edited = {
-            segment for (prefix, segment), at in edits.items() if prefix == group.prefix and at > self.sequence
-        }
+        edited = {segment for (prefix, segment), at in edits.items() if prefix == group.prefix and at > self.sequence}
         pieces = _PiecesOf(group.prefix, self.segments)
         return SavedGroup(self.state, pieces, edited)
 
@@ -213,7 +211,9 @@ def segment_parts(
             path = f"{stem}/{plan.piece.file}"
             if plan.source is not None and shelf is not None:
                 old = shelf.segments[key]
-                link = next(link for piece, link in zip(old.pieces, old.links, strict=True) if piece.file == plan.source)
+                link = next(
+                    link for piece, link in zip(old.pieces, old.links, strict=True) if piece.file == plan.source
+                )
                 parts.append(replace(link, path=path))
             else:
                 parts.append(_content(path, by_prefix[key[0]], plan.piece, chunks))
@@ -237,5 +237,5 @@ def mutable_part(stem: str, arrays: Mapping[str, NDArray[Any]]) -> ContentPart:
     layout = plan_layout(specs)
     chunks = [memoryview(layout.prefix)]
     # Empty arrays have no memory to show.
-    chunks += [memoryview(arrays[t.spec.name].reshape(-1).view(np.uint8)) for t in layout.tensors if t.spec.size_bytes]
+    chunks += [arrays[t.spec.name].reshape(-1).view(np.uint8).data for t in layout.tensors if t.spec.size_bytes]
     return ContentPart(f"{stem}/{MUTABLE_FILE}", layout.total_bytes, lambda: chunks)

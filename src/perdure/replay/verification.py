@@ -27,9 +27,6 @@ READERS = 4
 SILENCE_SECONDS = 120.0
 """One segment takes milliseconds, seconds on a slow network; after this long without one the disk is stuck."""
 
-Progress = Callable[[int, int], None]
-"""Told of bytes done and bytes in all, in the thread that restores."""
-
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
@@ -43,6 +40,10 @@ class Doubt:
     """Its transitions, in words."""
 
 
+Done = Callable[[Doubt], None]
+"""Told of every file that has been dealt with, in the thread that restores."""
+
+
 def name_rows(piece: Piece, state: RingState, n_envs: int) -> str:
     """The transitions that are taken from a piece, for people, counted from the first one ever added."""
     rows = rows_of(piece.used, state)
@@ -51,7 +52,9 @@ def name_rows(piece: Piece, state: RingState, n_envs: int) -> str:
     return f"transitions {rows[0] * n_envs:,} to {rows[1] * n_envs - 1:,} of {state.total_count * n_envs:,}"
 
 
-def damaged_segment(path: str, rows: str, why: str, expected: str | int = "", actual: str | int = "") -> CorruptionError:
+def damaged_segment(
+    path: str, rows: str, why: str, expected: str | int = "", actual: str | int = ""
+) -> CorruptionError:
     """The error for a segment that is gone or not what was committed."""
     return CorruptionError(
         f"cannot use replay segment {path}, which holds {rows}: {why}",
@@ -97,7 +100,7 @@ def find_damage(source: PartsSource, files: Files, doubt: Doubt, scratch: memory
 
 
 def find_all_damage(
-    source: PartsSource, files: Files, doubts: Sequence[Doubt], progress: Progress | None = None
+    source: PartsSource, files: Files, doubts: Sequence[Doubt], done: Done
 ) -> dict[Doubt, CorruptionError]:
     """Compare many files with their digests, several at a time; returns those that differ."""
     scratch = threading.local()
@@ -107,15 +110,12 @@ def find_all_damage(
             scratch.memory = allocate(STRIDE_BYTES)
         return find_damage(source, files, doubt, scratch.memory)
 
-    total = sum(doubt.entry.bytes for doubt in doubts)
-    done = 0
     damage = {}
     with ThreadPoolExecutor(READERS, "perdure-verify") as pool:
         for doubt, error in zip(doubts, pool.map(look, doubts), strict=True):
-            done += doubt.entry.bytes
-            if progress is not None:
-                progress(done, total)
-            if error is not None:
+            if error is None:
+                done(doubt)
+            else:
                 damage[doubt] = error
     return damage
 
@@ -183,12 +183,14 @@ class Verification:
 
     def finish(self, silence_seconds: float = SILENCE_SECONDS) -> None:
         """
-        Wait until everything has been compared.
+        Wait until everything has been compared; compare here if `start` was not called.
 
         Raises:
             CorruptionError: Kind ``replay.damaged``.
             DeadlineError: Kind ``replay.verification-stuck``: no file was finished for ``silence_seconds``.
         """
+        if self._thread.ident is None:
+            self._run()
         with self._changed:
             left = len(self._open)
             while self._open and self._error is None:

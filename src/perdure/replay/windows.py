@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def ages_of(slots: Slots, state: RingState) -> Slots:
 
 
 def n_step_returns(
-    rewards: NDArray[np.generic],
+    rewards: NDArray[Any],
     ends: Ends,
     slots: Slots,
     environments: Slots,

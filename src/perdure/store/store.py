@@ -31,6 +31,7 @@ from perdure.core.names import (
     checkpoint_directory_name,
     parse_checkpoint_directory_name,
 )
+from perdure.core.sealing import seal, unseal
 from perdure.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -390,16 +391,17 @@ class Store:
     # Small JSON files
 
     def read_json(self, relative: str) -> dict[str, Any] | None:
-        """A small JSON object, or None if it is missing or not one: none of them is worth a run."""
+        """A small JSON object, or None if it is missing, damaged or not one: none of them is worth a run."""
         try:
             content = read_small(self.files, self.directory, relative, MAXIMUM_SMALL_FILE_BYTES)
         except CorruptionError:
             return None
-        if content is None:
+        document = unseal(content) if content is not None else None
+        if document is None:
             return None
         try:
-            value = json.loads(content)
-        except ValueError:
+            value = json.loads(document)
+        except (ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None
 
@@ -416,7 +418,7 @@ class Store:
                 self.files.sync_directory(path.parent)
 
     def _replace_json(self, path: Path, value: Mapping[str, Any]) -> None:
-        content = json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+        content = seal(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
         replace_file(self.files, path, content, f"{TEMPORARY_PREFIX}{self._new_id()}")
 
 

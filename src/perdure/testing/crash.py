@@ -241,6 +241,7 @@ def crash_states(
     *,
     initial: Tree | None = None,
     demanding: Callable[[Mark], bool] = lambda _: True,
+    begin: int = 0,
     most_lost: int = 2,
 ) -> Iterator[CrashState]:
     """
@@ -253,6 +254,7 @@ def crash_states(
         operations: A recording.
         initial: What lay below the recorder's root before, all of it durable.
         demanding: Which marks ask for more than before; states are given anew after them, and once otherwise.
+        begin: The first operation after which the power is cut; what lies before has been explored already.
         most_lost: How many operations are lost at a time.
     """
     disk = _Disk(initial or {})
@@ -260,11 +262,11 @@ def crash_states(
         disk.follow(index, operation)
     walk = _Walk(disk.base, disk.effects)
     seen: set[bytes] = set()
-    for index, operation in enumerate(operations):
+    for index, operation in list(enumerate(operations))[begin:]:
         effect = disk.effects[index]
         if operation.name == "mark" and demanding(operation.mark):
             seen.clear()
-        elif effect is None and index:
+        elif effect is None and index > begin:
             continue
         pending = walk.pending(index)
         for choice in _choices(pending, effect, most_lost):

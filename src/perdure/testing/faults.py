@@ -13,10 +13,12 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from perdure.files.writing import BLOCK_BYTES
 from perdure.testing.interception import Call, InterceptedFiles, Proceed
+from perdure.testing.recording import Operation, RecordingFiles
 
 
 class FaultError(OSError):
@@ -181,6 +183,25 @@ class FaultyFiles(InterceptedFiles):
         with self._lock:
             self.calls += 1
             return self.calls == self._at or (self._forever and 0 < self._at < self.calls)
+
+
+class FaultyRecordingFiles(RecordingFiles, FaultyFiles):
+    """
+    A recorder that sees what a fault makes of each call.
+
+    Args:
+        root: As for `RecordingFiles`.
+        fault: As for `FaultyFiles`, like all that follow.
+        at: To which call it happens.
+        forever: Whether it happens to all later ones too.
+        operations: Where to record.
+    """
+
+    def __init__(
+        self, root: Path, fault: Fault, at: int, *, forever: bool = False, operations: list[Operation] | None = None
+    ) -> None:
+        FaultyFiles.__init__(self, fault, at, forever=forever)
+        RecordingFiles.__init__(self, root, operations)
 
 
 class DelayingFiles(InterceptedFiles):

@@ -9,13 +9,12 @@ monotony together, and it holds after a crash, a power cut, a failed call and in
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from perdure.core.manifest import Manifest
 from perdure.errors import PerdureError
-from perdure.store.layout import LATEST, QUARANTINE
+from perdure.store.layout import LATEST, QUARANTINE, TEMPORARY_PREFIX
 from perdure.store.store import Checkpoint, Store
 
 Value = str | None
@@ -100,8 +99,10 @@ def observe(store: Store, markers: Iterable[str] = ()) -> dict[str, Value]:
         found["order"] = str(orders)
     for name, checkpoint_id in store.pins().items():
         found[f"pin:{name}"] = checkpoint_id
-    for note in store.quarantined():
-        found[f"quarantine:{note['directory']}"] = note["reason"]
+    for name in store.files.names(store.directory / QUARANTINE):
+        if not name.endswith(".json") and not name.startswith(TEMPORARY_PREFIX):
+            note = store.read_json(f"{QUARANTINE}/{name}.json")
+            found[f"quarantine:{name.rpartition('-')[0]}"] = note["reason"] if note else "without a note"
     for name in markers:
         content = store.read_json(name)
         found[f"marker:{name}"] = None if content is None else content.get("value")
@@ -119,11 +120,6 @@ def _look_into(store: Store, checkpoint: Checkpoint) -> str:
 
 def _latest(store: Store) -> Value:
     try:
-        return os.readlink(store.directory / LATEST)
+        return str((store.directory / LATEST).readlink())
     except FileNotFoundError:
         return None
-
-
-def is_put_aside(store: Store, directory_name: str) -> bool:
-    """Whether a directory of that name lies in quarantine."""
-    return any(name.startswith(f"{directory_name}-") for name in store.files.names(store.directory / QUARANTINE))

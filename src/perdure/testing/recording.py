@@ -57,11 +57,12 @@ class RecordingFiles(InterceptedFiles):
 
     Args:
         root: Changes elsewhere are carried out and not recorded.
+        operations: Where to record; one list can hold what several processes did, one after the other.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, operations: list[Operation] | None = None) -> None:
         super().__init__()
-        self.operations: list[Operation] = []
+        self.operations: list[Operation] = [] if operations is None else operations
         self._root = root
         self._open: dict[int, _Open] = {}
         self._lock = threading.Lock()

@@ -1,0 +1,289 @@
+"""A ring as a component of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.core.component import ContentPart, PartsCapture, PartsSource
+from perdure.core.manifest import FileEntry, Grade
+from perdure.core.names import Section
+from perdure.core.ring import (
+    NARROW_SEGMENT_BYTES,
+    WIDE_SEGMENT_BYTES,
+    All,
+    Group,
+    Piece,
+    RingState,
+    Trim,
+    overlap,
+    plan_groups,
+    spans,
+)
+from perdure.errors import DeadlineError, InvalidInputError
+from perdure.files.door import Files
+from perdure.replay.header import HEADER_FILE, encode_header
+from perdure.replay.loading import check_lengths, list_tasks
+from perdure.replay.mapping import fetch_ahead
+from perdure.replay.progress import ProgressFile
+from perdure.replay.restoring import Options, Outcome, Progress, check_fit, read_header, restore_ring, stem_of
+from perdure.replay.rings import Ring
+from perdure.replay.rows import column_of
+from perdure.replay.saving import Images, Shelf, draft_save, mutable_part, segment_chunks, segment_parts, shelve
+from perdure.replay.verification import Verification
+
+_CHOICES = {
+    "verify": ("background", "first-touch", "eager"),
+    "load": ("auto", "read"),
+    "damaged": ("refuse", "drop"),
+}
+_GUARD_BYTES = 16 * 1024 * 1024
+
+
+class RingComponent:
+    """
+    Saves and restores a ring.
+
+    A save copies nothing but the mutable arrays and writes what changed since the last one. A restore maps the files:
+    the ring gets plain arrays at once, and pages come from the disk when they are used.
+
+    Args:
+        ring: The ring.
+        restore: What of a checkpoint to restore; anything but all must be asked for.
+        keep_recent: Transitions to save, the newest ones; all that are held if None.
+        verify: When digests are compared after a restore. ``background`` begins at once beside training; a damaged
+            segment then raises at the next sample or save, and nothing is committed before all have been compared.
+            ``first-touch`` compares a segment before a sample of it is handed out. ``eager`` compares all before the
+            restore returns.
+        load: ``auto`` maps files where that is wise and reads them where it is not; ``read`` reads them all.
+        damaged: ``refuse`` raises if a segment is gone or damaged; ``drop`` goes on without its transitions.
+        progress: Told of bytes done and in all while files are read or verified, in the thread that restores.
+        progress_file: Where to note how far that is, so that an interrupted restore need not begin again.
+        files: The file system.
+        wide_bytes: Size of segments of wide columns, such as observations.
+        narrow_bytes: Size of segments of narrow columns, such as rewards.
+
+    Raises:
+        InvalidInputError: A choice does not exist, a column's type cannot be stored, or the ring cannot do
+            ``first-touch``.
+    """
+
+    kind = "replay.ring"
+    section = Section.BUFFER
+    grade = Grade.EXACT
+
+    def __init__(
+        self,
+        ring: Ring,
+        *,
+        restore: Trim | None = None,
+        keep_recent: int | None = None,
+        verify: str = "background",
+        load: str = "auto",
+        damaged: str = "refuse",
+        progress: Progress | None = None,
+        progress_file: Path | None = None,
+        files: Files | None = None,
+        wide_bytes: int = WIDE_SEGMENT_BYTES,
+        narrow_bytes: int = NARROW_SEGMENT_BYTES,
+    ) -> None:
+        for name, value in (("verify", verify), ("load", load), ("damaged", damaged)):
+            _check_choice(name, value)
+        self._files = files or Files()
+        note = ProgressFile(self._files, progress_file) if progress_file else None
+        self._options = Options(restore or All(), verify, load, damaged, progress, note)
+        self._ring = ring
+        self._keep_rows = ring.state.capacity if keep_recent is None else max(0, keep_recent) // ring.n_envs
+        columns = [column_of(name, array) for name, array in ring.columns.items()]
+        self._groups = plan_groups(columns, ring.state.capacity, wide_bytes, narrow_bytes)
+        self._shelf: Shelf | None = None
+        self._epoch = 0
+        self._verification: Verification | None = None
+        self._images = Images()
+        row_bytes = max(1, sum(column.row_bytes for column in columns))
+        self._guard_rows = max(2 * ring.rows_per_write, _GUARD_BYTES // row_bytes)
+        if not ring.watch_reads(self._before_read) and verify == "first-touch":
+            raise InvalidInputError(
+                "cannot verify at first touch: this ring hands samples out without telling",
+                kind="replay.unwatched-ring",
+                hint="use verify='background' or verify='eager'",
+                field="verify",
+            )
+        with ring.journal.lock:
+            ring.journal.start_over(self._groups, ring.state.capacity)
+
+    def check(self) -> None:
+        """
+        Raise damage that was found behind a restore; to be called where training can stop.
+
+        Raises:
+            CorruptionError: Kind ``replay.damaged``, naming the transitions.
+        """
+        if self._verification is not None:
+            self._verification.check()
+
+    @property
+    def verification(self) -> Verification | None:
+        """The comparison of digests that the last restore has left to do, if any."""
+        return self._verification
+
+    def _before_read(self, slots: NDArray[np.intp]) -> None:
+        verification = self._verification
+        if verification is None or (verification.is_complete and self._options.verify != "first-touch"):
+            self.check()
+            return
+        wide = [group for group in self._groups if group.is_mappable]
+        if self._options.verify == "first-touch":
+            segments = {(g.prefix, int(n)) for g in wide for n in np.unique(slots // g.rows_per_segment)}
+            verification.require(segments)
+        else:
+            verification.check()
+            # The files are probably not in memory yet: ask for all rows of the sample at once.
+            for group in wide:
+                for column in group.columns:
+                    fetch_ahead(self._ring.columns[column.name], slots)
+
+    # Saving
+
+    def capture_parts(self, stem: str) -> PartsCapture:
+        """
+        Fix the ring as of now and return the files that hold it.
+
+        Copies the mutable arrays only; takes time in proportion to the segments that changed. Files are put together
+        in the writer's thread from the ring's own memory. A crash leaves nothing behind.
+
+        Raises:
+            CorruptionError: A segment that was restored turned out to be damaged.
+            DeadlineError: A thread holds the ring.
+        """
+        self.check()
+        ring, journal, epoch, shelf = self._ring, self._ring.journal, self._epoch, self._shelf
+        with journal.lock:
+            live = ring.state
+            state = live.keeping(self._keep_rows)
+            draft = draft_save(self._groups, state, shelf, journal.edits)
+            snapshot = journal.take(ring.columns, draft.needed)
+            if not ring.announces_writes:
+                journal.before_write(ring.columns, live.head_position, self._guard_rows)
+            mutable = {name: np.array(array) for name, array in ring.mutable.items()}
+            random_state = ring.random_state
+
+        def chunks(group: Group, piece: Piece) -> Iterator[memoryview]:
+            def check(copied: Piece) -> None:
+                if not ring.announces_writes and epoch == self._epoch:
+                    self._check_not_overtaken(live, copied)
+
+            return segment_chunks(self._images, journal, snapshot, group, piece, check)
+
+        parts = segment_parts(draft, state, shelf, stem, self._groups, chunks)
+        if mutable:
+            parts.append(mutable_part(stem, mutable))
+        header = encode_header(state, ring.n_envs, self._groups, draft.texts(), mutable, random_state)
+        parts.append(ContentPart(f"{stem}/{HEADER_FILE}", len(header), lambda: self._verified(header)))
+
+        def committed(directory: Path, files: Mapping[str, FileEntry]) -> None:
+            journal.release(snapshot)
+            if epoch == self._epoch:
+                self._shelf = shelve(stem, state, snapshot.sequence, draft.pieces(), directory, files)
+
+        detail = {"transitions": state.size * ring.n_envs, "capacity": state.capacity * ring.n_envs}
+        return PartsCapture(tuple(parts), detail, committed, lambda: journal.release(snapshot))
+
+    def _verified(self, header: bytes) -> Iterator[memoryview]:
+        """Give the header out only when nothing that was restored is in doubt: no checkpoint is made of it before."""
+        if self._verification is not None:
+            self._verification.finish()
+        yield memoryview(header)
+
+    def _check_not_overtaken(self, then: RingState, piece: Piece) -> None:
+        """Refuse a copy of rows that a ring which announces nothing may have overwritten meanwhile."""
+        with self._ring.journal.lock:
+            now = self._ring.state
+        written = now.total_count - then.total_count + self._ring.rows_per_write
+        beyond = spans(
+            (then.head_position + self._guard_rows) % then.capacity, written - self._guard_rows, then.capacity
+        )
+        if now.total_count < then.total_count or any(overlap(span, piece.held) for span in beyond):
+            self._guard_rows = min(2 * self._guard_rows, then.capacity)
+            raise DeadlineError(
+                f"cannot save the replay ring: {written:,} rows were written before its segments were copied",
+                kind="replay.overtaken",
+                hint="the next save keeps more rows in advance; announce writes (Journal.before_write) to need none",
+                holder="the disk",
+            )
+
+    # Restoring
+
+    def check_parts(self, source: PartsSource) -> None:
+        """
+        Refuse a checkpoint that does not fit, or whose files are gone or of another length.
+
+        Raises:
+            IncompatibleError: Kind ``replay.differs``.
+            CorruptionError: Kind ``replay.damaged`` or ``replay.malformed``.
+        """
+        header = read_header(source)
+        check_fit(header, self._ring, source.entry.name)
+        if self._options.damaged != "drop":
+            check_lengths(source, self._files, list_tasks(source, stem_of(source), header, header.state))
+
+    def restore_parts(self, source: PartsSource) -> str:
+        """
+        Bring the ring to the checkpoint: its arrays are replaced, views of the old ones show the old content.
+
+        Does the same however often it is called. Until it returns the ring is unchanged.
+
+        Returns:
+            What was done, for the report.
+
+        Raises:
+            CorruptionError: A file is not what was committed.
+            IncompatibleError: The checkpoint does not fit.
+            StoreError: A file cannot be read.
+        """
+        outcome = restore_ring(source, self._ring, self._options, self._files)
+        header = outcome.header
+        if self._verification is not None:
+            self._verification.stop()
+        journal = self._ring.journal
+        with journal.lock:
+            self._epoch += 1
+            self._ring.adopt(outcome.content)
+            if outcome.is_in_place:
+                self._groups = header.groups
+            journal.start_over(self._groups, outcome.content.state.capacity)
+            sequence = journal.sequence
+        # What lies in its old place is the committed file's, byte for byte: the next save links it.
+        self._shelf = (
+            shelve(stem_of(source), header.state, sequence, header.pieces, source.directory, source.files)
+            if outcome.is_in_place
+            else None
+        )
+        self._verification = self._verify(source, outcome)
+        return outcome.note
+
+    def _verify(self, source: PartsSource, outcome: Outcome) -> Verification | None:
+        if not outcome.doubts:
+            return None
+        verification = Verification(source, self._files, outcome.doubts)
+        if self._options.verify != "first-touch":
+            verification.start()
+        return verification
+
+
+def _check_choice(name: str, value: str) -> None:
+    if value not in _CHOICES[name]:
+        raise InvalidInputError(
+            f"cannot use {name}={value!r} for a replay buffer: it is one of {', '.join(_CHOICES[name])}",
+            kind="replay.invalid-choice",
+            field=name,
+        )
+
+
+def component_for(value: Any) -> RingComponent | None:
+    """Make a component with the default choices of anything that is a ring; None for anything else."""
+    return RingComponent(value) if isinstance(value, Ring) else None

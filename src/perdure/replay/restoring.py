@@ -1,0 +1,285 @@
+"""How a saved ring is brought back: what of it, by which way, and what is checked when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.core.component import PartsSource
+from perdure.core.names import component_stem
+from perdure.core.ring import All, MaxAge, Repacking, RingState, Trim, plan_repacking, plan_trim
+from perdure.errors import IncompatibleError
+from perdure.files.door import Files
+from perdure.replay.header import HEADER_FILE, MUTABLE_FILE, Header, decode_header
+from perdure.replay.loading import Loader, Task, list_tasks, read_mutable
+from perdure.replay.mapping import MappedMemory, file_system_of, mappings_left
+from perdure.replay.progress import ProgressFile
+from perdure.replay.rings import Ring, RingContent
+from perdure.replay.rows import column_of
+from perdure.replay.verification import Doubt, find_all_damage
+
+Progress = Callable[[int, int], None]
+"""Told of bytes done and bytes in all, in the thread that restores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user can choose about a restore."""
+
+    trim: Trim
+    verify: str
+    load: str
+    damaged: str
+    progress: Progress | None
+    progress_file: ProgressFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A ring's content in memory; the ring has not been touched."""
+
+    header: Header
+    content: RingContent
+    doubts: tuple[Doubt, ...]
+    """Files in use that have not been verified."""
+    is_in_place: bool
+    """Whether every row is in the slot, and so in the segment, that it was saved from."""
+    note: str
+
+
+def stem_of(source: PartsSource) -> str:
+    """Where the component's files lie in the checkpoint."""
+    return component_stem(source.entry.name, source.entry.section)
+
+
+def read_header(source: PartsSource) -> Header:
+    """Read the header, verified."""
+    path = f"{stem_of(source)}/{HEADER_FILE}"
+    return decode_header(source.read(path), path)
+
+
+def check_fit(header: Header, ring: Ring, name: str) -> None:
+    """
+    Refuse a saved ring whose rows are not those of the live one.
+
+    Raises:
+        IncompatibleError: Kind ``replay.differs``, naming both sides.
+    """
+    saved = {n: f"{c.dtype}{list(c.shape)}" for n, c in header.columns.items()}
+    columns = {n: column_of(n, array) for n, array in ring.columns.items()}
+    live = {n: f"{c.dtype}{list(c.shape)}" for n, c in columns.items()}
+    for column in sorted(saved.keys() | live.keys()):
+        if saved.get(column) != live.get(column):
+            raise _differs(name, f"column {column!r}", live.get(column), saved.get(column))
+    if header.n_envs != ring.n_envs:
+        raise _differs(name, "the number of environments", str(ring.n_envs), str(header.n_envs))
+    if set(header.mutable) != set(ring.mutable):
+        raise _differs(
+            name, "the set of mutable arrays", ", ".join(sorted(ring.mutable)), ", ".join(sorted(header.mutable))
+        )
+    generators = [(state or {}).get("bit_generator") for state in (ring.random_state, header.random_state)]
+    if None not in generators and generators[0] != generators[1]:
+        raise _differs(name, "the random generator", str(generators[0]), str(generators[1]))
+
+
+def _differs(name: str, what: str, live: str | None, saved: str | None) -> IncompatibleError:
+    return IncompatibleError(
+        f"cannot restore replay buffer {name!r}: {what} is {live or 'none'} here and {saved or 'none'} in the checkpoint",
+        kind="replay.differs",
+        hint="make the buffer as it was when it was saved, or track it under another name to begin afresh",
+        component=name,
+        expected=live or "none",
+        actual=saved or "none",
+    )
+
+
+def restore_ring(source: PartsSource, ring: Ring, options: Options, files: Files) -> Outcome:
+    """
+    Bring a saved ring into memory.
+
+    Raises:
+        CorruptionError: A file is not what was committed, and is not to be dropped.
+        IncompatibleError: It does not fit the ring.
+    """
+    header = read_header(source)
+    check_fit(header, ring, source.entry.name)
+    return _Restore(source, ring, options, files, header).run()
+
+
+class _Restore:
+    """One restore, step by step; holds what the steps share."""
+
+    def __init__(self, source: PartsSource, ring: Ring, options: Options, files: Files, header: Header) -> None:
+        self._source = source
+        self._ring = ring
+        self._options = options
+        self._files = files
+        self._header = header
+        self._known = options.progress_file.read() if options.progress_file else frozenset()
+        self._verified = set(self._known)
+        self._done_bytes = 0
+        self._total_bytes = 0
+        self._notes: list[str] = []
+
+    def run(self) -> Outcome:
+        header, ring = self._header, self._ring
+        window = header.state.keeping(self._rows_to_load())
+        tasks = list_tasks(self._source, stem_of(self._source), header, window)
+        self._total_bytes = sum(task.doubt.entry.bytes for task in tasks)
+        lost = self._drop_damaged(tasks) if self._options.damaged == "drop" else []
+        tasks = [task for task in tasks if task not in lost]
+        must_move = bool(lost) or header.state.capacity != ring.state.capacity
+        loader, doubts = self._load(tasks, must_verify=must_move)
+        columns: Mapping[str, NDArray[Any]] = loader.columns
+        state = window.keeping(self._rows_to_keep(columns, window))
+        must_move = must_move or (ring.begins_at_zero and 0 < state.size < state.capacity and state.tail_position != 0)
+        must_move = must_move or (ring.begins_at_zero and state.size == 0)
+        mutable = self._mutable()
+        content = RingContent(columns, mutable, state, header.random_state)
+        if must_move:
+            content = self._move(content, [task.piece.used for task in lost])
+        self._describe(content.state)
+        return Outcome(header, content, tuple(doubts), not must_move, "; ".join(self._notes))
+
+    def _rows_to_load(self) -> int:
+        trim = self._options.trim
+        if isinstance(trim, MaxAge) and trim.column is not None:
+            return self._header.state.size
+        return plan_trim(trim, self._header.state, self._header.n_envs)
+
+    def _rows_to_keep(self, columns: Mapping[str, NDArray[Any]], window: RingState) -> int:
+        trim = self._options.trim
+        if not isinstance(trim, MaxAge) or trim.column is None:
+            return window.size
+        if trim.column not in columns:
+            name = self._source.entry.name
+            raise _differs(name, f"column {trim.column!r}, by which rows are trimmed,", trim.column, None)
+        stamps = columns[trim.column]
+        rows = [stamps[start:stop].reshape(stop - start, -1).max(axis=1) for start, stop in window.spans]
+        return plan_trim(trim, window, self._header.n_envs, [int(stamp) for part in rows for stamp in part])
+
+    def _drop_damaged(self, tasks: Sequence[Task]) -> list[Task]:
+        damage = find_all_damage(self._source, self._files, [task.doubt for task in tasks], self._done)
+        lost = [task for task in tasks if task.doubt in damage]
+        self._notes += [f"went on without {task.doubt.rows}, lost with {task.doubt.entry.path}" for task in lost]
+        return lost
+
+    def _load(self, tasks: Sequence[Task], *, must_verify: bool) -> tuple[Loader, list[Doubt]]:
+        dtypes = {name: array.dtype for name, array in self._ring.columns.items()}
+        loader = Loader(self._source, self._files, self._header.state.capacity, self._header.groups, dtypes)
+        wide = [task for task in tasks if task.group.is_mappable]
+        refusal = self._refuse_mapping(wide)
+        is_read = bool(refusal) or self._options.load == "read"
+        is_eager = is_read or must_verify or self._options.verify == "eager"
+        # What an interrupted attempt has found whole is mapped if it can be; the rest is done now.
+        found = [task for task in wide if task.doubt.entry.digest in self._known and not refusal and not must_verify]
+        rest = [task for task in wide if task not in found]
+        now = [task for task in tasks if task not in wide] + (rest if is_read else [])
+        loader.read(now, self._done)
+        if is_eager and not is_read and self._options.damaged != "drop":
+            for error in find_all_damage(self._source, self._files, [task.doubt for task in rest], self._done).values():
+                raise error
+        mapped = found if is_read else wide
+        loader.map(mapped)
+        doubtful = found if is_eager else wide
+        self._notes.append(_say_how(now, mapped, doubtful, refusal, self._options.verify))
+        if self._options.progress_file is not None:
+            self._options.progress_file.remove()
+        return loader, [task.doubt for task in doubtful]
+
+    def _refuse_mapping(self, wide: Sequence[Task]) -> str:
+        """Why files cannot be mapped; '' if they can."""
+        if not wide:
+            return ""
+        descriptor = self._source.open(f"{stem_of(self._source)}/{HEADER_FILE}")
+        try:
+            file_system, is_wise = file_system_of(descriptor)
+        finally:
+            self._files.close(descriptor)
+        needed = sum(len(task.group.columns) for task in wide)
+        if not is_wise:
+            return f"files on {file_system} are not mapped"
+        left = mappings_left()
+        return f"{needed:,} mappings are needed and {left:,} may be used" if needed > left else ""
+
+    def _done(self, doubt: Doubt) -> None:
+        self._verified.add(doubt.entry.digest)
+        self._done_bytes += doubt.entry.bytes
+        if self._options.progress is not None:
+            self._options.progress(self._done_bytes, max(self._done_bytes, self._total_bytes))
+        if self._options.progress_file is not None:
+            self._options.progress_file.note(self._verified, self._done_bytes)
+
+    def _mutable(self) -> dict[str, NDArray[Any]]:
+        if not self._header.mutable:
+            return {}
+        arrays = read_mutable(self._source, f"{stem_of(self._source)}/{MUTABLE_FILE}", self._ring.mutable)
+        saved_rows, live_rows = self._header.state.capacity, self._ring.state.capacity
+        for name, live in self._ring.mutable.items():
+            found = arrays.get(name)
+            # An array of one value a row has as many as its ring has rows; nothing else may differ.
+            wanted = (saved_rows, *live.shape[1:]) if live.shape[:1] == (live_rows,) else live.shape
+            if found is None or found.shape != wanted:
+                shape = None if found is None else str(list(found.shape))
+                raise _differs(self._source.entry.name, f"mutable array {name!r}", str(list(live.shape)), shape)
+        return arrays
+
+    def _move(self, content: RingContent, lost: Sequence[tuple[int, int]]) -> RingContent:
+        if self._ring.refuses_to_move:
+            raise _differs(
+                self._source.entry.name,
+                f"{self._ring.refuses_to_move}, so its rows cannot be given other slots; the capacity",
+                str(self._ring.state.capacity),
+                str(content.state.capacity),
+            )
+        repacking = plan_repacking(content.state, self._ring.state.capacity, lost)
+        capacity = content.state.capacity
+        columns = {name: _moved(array, repacking) for name, array in content.columns.items()}
+        mutable = {
+            name: _moved(array, repacking) if array.shape[:1] == (capacity,) else array
+            for name, array in content.mutable.items()
+        }
+        return replace(content, columns=columns, mutable=mutable, state=repacking.state, breaks=repacking.breaks)
+
+    def _describe(self, state: RingState) -> None:
+        header = self._header
+        if not isinstance(self._options.trim, All):
+            held = header.state.size * header.n_envs
+            self._notes.insert(
+                0, f"kept {state.size * header.n_envs:,} of {held:,} transitions, as asked with {self._options.trim}"
+            )
+        if state.capacity != header.state.capacity:
+            self._notes.insert(0, f"capacity changed from {header.state.capacity:,} to {state.capacity:,} rows")
+
+
+def _moved(array: NDArray[Any], repacking: Repacking) -> NDArray[Any]:
+    capacity = repacking.state.capacity
+    shape = (capacity, *array.shape[1:])
+    memory = MappedMemory(capacity * int(np.prod(array.shape[1:])) * array.dtype.itemsize)
+    moved = memory.array(array.dtype, shape)
+    for move in repacking.moves:
+        moved[move.target : move.target + move.count] = array[move.source : move.source + move.count]
+    return moved
+
+
+def _say_how(read: Sequence[Task], mapped: Sequence[Task], doubtful: Sequence[Task], refusal: str, verify: str) -> str:
+    parts = []
+    if mapped:
+        parts.append(f"mapped {_mib(mapped)} in {len(mapped):,} files")
+    if read:
+        parts.append(f"read and verified {_mib(read)} in {len(read):,} files")
+    if refusal:
+        parts.append(refusal)
+    if doubtful:
+        parts.append("verified at first touch" if verify == "first-touch" else "verified in the background")
+    elif mapped:
+        parts.append("verified before use")
+    return ", ".join(parts) or "nothing to load"
+
+
+def _mib(tasks: Sequence[Task]) -> str:
+    return f"{sum(task.doubt.entry.bytes for task in tasks) / 2**20:,.1f} MiB"

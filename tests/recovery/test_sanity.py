@@ -1,0 +1,144 @@
+"""The sanity check: it finds what is wrong with restored objects, and nothing where nothing is wrong."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from perdure.capture.numbers import GlobalGenerators
+from perdure.capture.probes import Probes, learning_rates, next_draws
+from perdure.errors import IncompatibleError
+from perdure.recovery.sanity import failures
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2))
+
+
+def check(module, *, batch=None, optimizer=None, recorded=None):
+    probes = Probes()
+    probes.watch("net", module)
+    module(torch.ones(3, 4) if batch is None else batch)
+    optimizers = {"optimizer": optimizer} if optimizer else {}
+    return failures({"net": module}, optimizers, probes.examples, recorded or {})
+
+
+def test_a_healthy_network_passes():
+    """A network that works passes, and its random streams are where they were."""
+    module = net()
+    state = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]
+    optimizer = torch.optim.Adam(module.parameters())
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    module.eval()
+
+    assert [] == check(
+        module, optimizer=optimizer, recorded={"learning_rates": learning_rates({"optimizer": optimizer})}
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert state[1] == random.getstate()
+
+
+@pytest.mark.parametrize("batch", [torch.ones(4), torch.ones(1, 4), torch.ones(200, 4)], ids=["vector", "one", "many"])
+def test_examples_are_kept_whole(batch):
+    """Inputs with and without a batch dimension are tried as they came."""
+    assert [] == check(net(), batch=batch)
+
+
+def test_values_that_are_not_finite_are_found():
+    """A parameter that is not finite is named."""
+    module = net()
+    with torch.no_grad():
+        module[3].bias[1] = float("inf")
+
+    assert ["net has values that are not finite in 3.bias"] == check(module)
+
+
+def test_outputs_that_overflow_are_found():
+    """Finite parameters whose output is not finite are found by running forward."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(3e38)
+
+    assert "not finite on an input" in check(module)[0]
+
+
+def test_a_step_that_explodes_is_found():
+    """A learning rate by which one step moves the parameters beyond their own size is found."""
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e9)
+
+    assert any("times its size" in failure for failure in check(module, optimizer=optimizer))
+
+
+def test_a_large_but_healthy_value_network_passes():
+    """A value network that rightly gives large values is not taken for one that diverges."""
+    module = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
+    with torch.no_grad():
+        module[2].bias.fill_(500.0)
+
+    assert [] == check(module, optimizer=torch.optim.Adam(module.parameters(), lr=1e-3))
+
+
+def test_another_learning_rate_is_found():
+    """A learning rate that is not the recorded one is found, with both."""
+    module = net()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.5)
+
+    assert ["learning rate of optimizer is [0.5], [0.1] was recorded"] == check(
+        module, optimizer=optimizer, recorded={"learning_rates": {"optimizer": [0.1]}}
+    )
+
+
+@pytest.mark.parametrize("name", ["python", "numpy", "torch"])
+def test_another_next_draw_is_found(name):
+    """A generator whose next draw is not the recorded one is found."""
+    module = net().eval()
+    generators = GlobalGenerators()
+    generators.capture()
+    recorded = next_draws(generators.last_captured)
+    {"python": random.random, "numpy": np.random.random, "torch": lambda: torch.rand(())}[name]()
+
+    assert [f"the next draw of the {name} generator"] == [
+        failure[: failure.index(" is ")] for failure in check(module, recorded={"next_draws": recorded})
+    ]
+
+
+def test_the_next_draw_is_the_one_that_comes():
+    """What is recorded as the next draw is what the generators then give."""
+    generators = GlobalGenerators()
+    generators.capture()
+    expected = next_draws(generators.last_captured)
+
+    assert expected == {
+        "python": random.random(),
+        "numpy": float(np.random.random_sample()),
+        "torch": float(torch.rand((), dtype=torch.float64)),
+    }
+
+
+def test_a_forward_that_no_longer_fits_blames_the_program():
+    """A module that fails on its own input is a difference of the program, not damage of the checkpoint."""
+    probes = Probes()
+    module = net()
+    probes.watch("net", module)
+    module(torch.ones(3, 4))
+    changed = nn.Sequential(nn.Flatten(0), nn.Linear(4, 2))
+    with pytest.raises(IncompatibleError, match="fails on an input that it was trained on"):
+        failures({"net": changed}, {}, probes.examples, {})
+
+
+def test_large_inputs_are_left_alone():
+    """Inputs that are too large to keep are not kept, and the hook goes away by itself."""
+    probes = Probes()
+    module = nn.Identity()
+    probes.watch("net", module)
+    for _ in range(100):
+        module(torch.zeros(600, 600))
+
+    assert {} == probes.examples
+    assert not module._forward_pre_hooks
