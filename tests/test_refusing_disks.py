@@ -14,7 +14,7 @@ MEGABYTE = 1024 * 1024
 
 @pytest.mark.root
 def test_a_full_disk_costs_a_save_and_nothing_else(tmp_path):
-    """On a full disk a save fails before it writes, the checkpoint before stays, and once there is space saving works."""
+    """On a full disk a save fails before it writes, older ones stay, and once there is space saving works."""
     with memory_file_system(tmp_path / "disk", "size=64m") as disk:
         value = np.zeros(8 * MEGABYTE, np.uint8)
         run = perdure.open(disk, run="t", quiet=True, save=None, budget=None)

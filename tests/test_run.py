@@ -309,11 +309,19 @@ def damage(path, kind):
 @pytest.mark.parametrize("kind", ["missing", "truncated", "flipped", "zeroed"])
 @pytest.mark.parametrize(
     "name",
-    ["manifest.json", "meta.json", "model/net.safetensors", "optimizer/optimizer.json", "optimizer/optimizer.safetensors",
-     "scheduler/scheduler.json", "rng/rng.safetensors", "state/history.json"],
-)  # fmt: skip
+    [
+        "manifest.json",
+        "meta.json",
+        "model/net.safetensors",
+        "optimizer/optimizer.json",
+        "optimizer/optimizer.safetensors",
+        "scheduler/scheduler.json",
+        "rng/rng.safetensors",
+        "state/history.json",
+    ],
+)
 def test_a_damaged_newest_checkpoint_is_put_aside(tmp_path, kind, name):
-    """Whatever is wrong with the newest checkpoint, the one before it is used, and the damaged one is kept aside."""
+    """Whatever is wrong with the newest checkpoint, the one before it is used and the damaged one kept aside."""
     Training().run(tmp_path, until=3, keep=None)
     newest = snapshots(tmp_path)[-1]
     damage(newest / name, kind)
@@ -622,7 +630,7 @@ def test_a_complete_script_earns_no_warning(tmp_path):
 
 
 def test_a_fork_begins_where_the_other_run_stood(tmp_path):
-    """A fork continues from the chosen checkpoint under its own name, shares its files and leaves the other run alone."""
+    """A fork continues from the chosen checkpoint under its own name and leaves the other run alone."""
     Training().run(tmp_path, until=3, keep=None)
     before = snapshots(tmp_path)
     perdure.fork(tmp_path, run="t", to="u", at="@2")

@@ -62,11 +62,19 @@ def test_decide_save(policy, changes, expected):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Every(), lambda: Every(steps=1, seconds=1), lambda: Every(steps=0), lambda: Every(seconds=-1),
-        lambda: OnImprovement("r", "up"), lambda: Last(0), lambda: Best("r", 0), lambda: Best("r", mode="most"),
-        lambda: EverySteps(0), lambda: Budget(0), lambda: Budget(1.5),
+        lambda: Every(),
+        lambda: Every(steps=1, seconds=1),
+        lambda: Every(steps=0),
+        lambda: Every(seconds=-1),
+        lambda: OnImprovement("r", "up"),
+        lambda: Last(0),
+        lambda: Best("r", 0),
+        lambda: Best("r", mode="most"),
+        lambda: EverySteps(0),
+        lambda: Budget(0),
+        lambda: Budget(1.5),
     ],
-)  # fmt: skip
+)
 def test_policies_refuse_nonsense(make):
     """A policy that cannot mean anything is refused when it is made."""
     with pytest.raises(InvalidInputError):
@@ -149,9 +157,18 @@ def test_newest_is_by_generation_not_by_step():
 
 @pytest.mark.parametrize(
     ("word", "expected"),
-    [("latest", 5), ("latest~1", 4), ("latest~4", 1), ("@300", 3), ("@1,000", 5), ("@399", 3), ("pin:good", 2), ("good", 2),
-     (FIVE[2].id, 3)],
-)  # fmt: skip
+    [
+        ("latest", 5),
+        ("latest~1", 4),
+        ("latest~4", 1),
+        ("@300", 3),
+        ("@1,000", 5),
+        ("@399", 3),
+        ("pin:good", 2),
+        ("good", 2),
+        (FIVE[2].id, 3),
+    ],
+)
 def test_select(word, expected):
     """A word picks by recency, step, pin or id."""
     assert expected == int(select(word, FIVE, {"good": FIVE[1].id}).id, 16)
@@ -173,9 +190,15 @@ def test_an_ambiguous_prefix_is_refused():
 def test_restore_order():
     """Models come before their optimizer, replay before counters, and the global generators last of all."""
     sections = {
-        "rng": Section.RNG, "a_generator": Section.RNG, "zoo": Section.ENVIRONMENT, "policy": Section.MODEL, "optimizer": Section.OPTIMIZER,
-        "lr": Section.SCHEDULER, "replay": Section.BUFFER, "locals": Section.STATE,
-    }  # fmt: skip
+        "rng": Section.RNG,
+        "a_generator": Section.RNG,
+        "zoo": Section.ENVIRONMENT,
+        "policy": Section.MODEL,
+        "optimizer": Section.OPTIMIZER,
+        "lr": Section.SCHEDULER,
+        "replay": Section.BUFFER,
+        "locals": Section.STATE,
+    }
     plan = plan_restore(sections, "rng")
 
     assert ["policy", "optimizer", "lr", "replay", "locals", "zoo", "a_generator", "rng"] == [

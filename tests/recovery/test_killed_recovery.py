@@ -10,7 +10,6 @@ import pytest
 import perdure
 from perdure.errors import PerdureError
 from perdure.files.door import Files
-from perdure.run import Run
 from tests.waiting import reaped
 
 CHANGES = ("open_new", "write", "sync", "rename", "unlink", "make_directory", "append", "symlink", "remove_directory")

@@ -154,7 +154,7 @@ def _prepare(value: nn.Module, rollout: Rollout, settings: Hyperparameters) -> M
         values = value(torch.from_numpy(rollout.observations)).squeeze(-1).numpy()
         successor_values = value(torch.from_numpy(rollout.successors)).squeeze(-1).numpy()
     advantages = advantages_of(
-        rollout.rewards, values, successor_values, rollout.terminated, rollout.ended, settings
+        rollout.rewards * np.float32(1 - settings.discount), values, successor_values, rollout.terminated, rollout.ended, settings
     )
     return Minibatch(
         observations=torch.from_numpy(rollout.observations).flatten(0, 1),

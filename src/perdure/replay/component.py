@@ -26,14 +26,14 @@ from perdure.core.ring import (
 )
 from perdure.errors import DeadlineError, InvalidInputError
 from perdure.files.door import Files
-from perdure.replay.header import HEADER_FILE, encode_header
+from perdure.replay.header import HEADER_FILE, encode_head
 from perdure.replay.loading import check_lengths, list_tasks
 from perdure.replay.mapping import fetch_ahead
 from perdure.replay.progress import ProgressFile
 from perdure.replay.restoring import Options, Outcome, Progress, check_fit, read_header, restore_ring, stem_of
 from perdure.replay.rings import Ring
 from perdure.replay.rows import column_of
-from perdure.replay.saving import Images, Shelf, draft_save, mutable_part, segment_chunks, segment_parts, shelve
+from perdure.replay.saving import Draft, Images, Shelf, draft_save, mutable_part, segment_chunks, segment_parts, shelve
 from perdure.replay.verification import Verification
 
 _CHOICES = {
@@ -179,11 +179,12 @@ class RingComponent:
 
             return segment_chunks(self._images, journal, snapshot, group, piece, check)
 
-        parts = segment_parts(draft, state, shelf, stem, self._groups, chunks)
+        parts = segment_parts(draft, state, stem, self._groups, chunks)
         if mutable:
             parts.append(mutable_part(stem, mutable))
-        header = encode_header(state, ring.n_envs, self._groups, draft.texts(), mutable, random_state)
-        parts.append(ContentPart(f"{stem}/{HEADER_FILE}", len(header), lambda: self._verified(header)))
+        head = encode_head(state, ring.n_envs, self._groups, mutable, random_state)
+        size = len(head) + draft.table_bytes()
+        parts.append(ContentPart(f"{stem}/{HEADER_FILE}", size, lambda: self._header(head, draft)))
 
         def committed(directory: Path, files: Mapping[str, FileEntry]) -> None:
             journal.release(snapshot)
@@ -193,11 +194,11 @@ class RingComponent:
         detail = {"transitions": state.size * ring.n_envs, "capacity": state.capacity * ring.n_envs}
         return PartsCapture(tuple(parts), detail, committed, lambda: journal.release(snapshot))
 
-    def _verified(self, header: bytes) -> Iterator[memoryview]:
+    def _header(self, head: bytes, draft: Draft) -> Iterator[memoryview]:
         """Give the header out only when nothing that was restored is in doubt: no checkpoint is made of it before."""
         if self._verification is not None:
             self._verification.finish()
-        yield memoryview(header)
+        yield memoryview(head + draft.table())
 
     def _check_not_overtaken(self, then: RingState, piece: Piece) -> None:
         """Refuse a copy of rows that a ring which announces nothing may have overwritten meanwhile."""

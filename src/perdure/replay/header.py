@@ -17,6 +17,9 @@ from perdure.errors import CorruptionError, FormatError, InvalidInputError
 SCHEMA_VERSION = 1
 HEADER_FILE = "buffer_header.json"
 MUTABLE_FILE = "mutable.safetensors"
+BETWEEN = ",\n"
+"""What stands between two entries of the segment table."""
+_END = "\n]}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +53,22 @@ def encode_piece(prefix: str, piece: Piece) -> str:
     )
 
 
-def encode_header(
+def encode_head(
     state: RingState,
     n_envs: int,
     groups: Iterable[Group],
-    pieces: Iterable[str],
     mutable: Iterable[str],
     random_state: Mapping[str, Any] | None,
 ) -> bytes:
     """
-    Put a header together.
+    Put all of a header but its segment table together; `encode_table` gives the rest of the file.
+
+    They are apart because a ring may have thousands of segments, and the table is made behind training's back.
 
     Args:
         state: Where the ring stands.
         n_envs: Transitions in a row.
         groups: How it is cut.
-        pieces: From `encode_piece`. They come ready made because most of them are the same at every save, and a ring
-            may have thousands.
         mutable: Names of the arrays that were copied.
         random_state: JSON-able but for arrays, which become lists.
     """
@@ -90,8 +92,17 @@ def encode_header(
         "random_state": random_state,
     }
     text = json.dumps(head, separators=(",", ":"), default=_listed)
-    table = ",\n".join(pieces)
-    return f'{text[:-1]},"segments":[\n{table}\n]}}\n'.encode()
+    return f'{text[:-1]},"segments":[\n'.encode()
+
+
+def encode_table(pieces: Iterable[str]) -> bytes:
+    """The segment table, from the texts of its pieces, and the end of the file."""
+    return f"{BETWEEN.join(pieces)}{_END}".encode()
+
+
+def table_bytes(text_bytes: int) -> int:
+    """Length of what `encode_table` gives for pieces whose texts, each with a `BETWEEN`, have this length together."""
+    return max(0, text_bytes - len(BETWEEN)) + len(_END)
 
 
 def _listed(value: object) -> object:

@@ -25,7 +25,7 @@ from perdure.files.door import Files, explained
 from perdure.replay.header import Header
 from perdure.replay.layout import Place, plan_rows
 from perdure.replay.mapping import MappedMemory
-from perdure.replay.verification import READERS, STRIDE_BYTES, Done, Doubt, damaged_segment, name_rows
+from perdure.replay.verification import READERS, STRIDE_BYTES, Done, Doubt, damaged_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
                     expected=layout.total_bytes,
                     actual=entry.bytes if entry else None,
                 )
-            tasks.append(Task(group, Doubt(key, piece, entry, name_rows(piece, header.state, header.n_envs))))
+            tasks.append(Task(group, Doubt(key, piece, entry, header.state, header.n_envs)))
     return tasks
 
 

@@ -87,13 +87,14 @@ def check_fit(header: Header, ring: Ring, name: str) -> None:
 
 
 def _differs(name: str, what: str, live: str | None, saved: str | None) -> IncompatibleError:
+    here, there = live or "none", saved or "none"
     return IncompatibleError(
-        f"cannot restore replay buffer {name!r}: {what} is {live or 'none'} here and {saved or 'none'} in the checkpoint",
+        f"cannot restore replay buffer {name!r}: {what} is {here} here and {there} in the checkpoint",
         kind="replay.differs",
         hint="make the buffer as it was when it was saved, or track it under another name to begin afresh",
         component=name,
-        expected=live or "none",
-        actual=saved or "none",
+        expected=here,
+        actual=there,
     )
 
 
@@ -131,7 +132,8 @@ class _Restore:
         tasks = list_tasks(self._source, stem_of(self._source), header, window)
         self._total_bytes = sum(task.doubt.entry.bytes for task in tasks)
         lost = self._drop_damaged(tasks) if self._options.damaged == "drop" else []
-        tasks = [task for task in tasks if task not in lost]
+        paths = {task.doubt.entry.path for task in lost}
+        tasks = [task for task in tasks if task.doubt.entry.path not in paths]
         must_move = bool(lost) or header.state.capacity != ring.state.capacity
         loader, doubts = self._load(tasks, must_verify=must_move)
         columns: Mapping[str, NDArray[Any]] = loader.columns
@@ -176,9 +178,10 @@ class _Restore:
         is_read = bool(refusal) or self._options.load == "read"
         is_eager = is_read or must_verify or self._options.verify == "eager"
         # What an interrupted attempt has found whole is mapped if it can be; the rest is done now.
-        found = [task for task in wide if task.doubt.entry.digest in self._known and not refusal and not must_verify]
-        rest = [task for task in wide if task not in found]
-        now = [task for task in tasks if task not in wide] + (rest if is_read else [])
+        known = frozenset() if refusal or must_verify else self._known
+        found = [task for task in wide if task.doubt.entry.digest in known]
+        rest = [task for task in wide if task.doubt.entry.digest not in known]
+        now = [task for task in tasks if not task.group.is_mappable] + (rest if is_read else [])
         loader.read(now, self._done)
         if is_eager and not is_read and self._options.damaged != "drop":
             for error in find_all_damage(self._source, self._files, [task.doubt for task in rest], self._done).values():

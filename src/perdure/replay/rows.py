@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from perdure.core.ring import Column, check_column
 from perdure.errors import InvalidInputError
+from perdure.replay.mapping import MappedMemory
 
 
 def column_of(name: str, array: NDArray[Any]) -> Column:
@@ -30,6 +31,8 @@ def empty_columns(rows: int, n_envs: int, columns: Mapping[str, Any]) -> dict[st
     """
     Allocate zeroed arrays ``(rows, n_envs, *shape)``; the system gives memory when it is first written.
 
+    A ring may be larger than the machine's memory: restored rows that nobody changed need none of their own.
+
     Args:
         rows: Of the ring.
         n_envs: Transitions in a row.
@@ -42,8 +45,8 @@ def empty_columns(rows: int, n_envs: int, columns: Mapping[str, Any]) -> dict[st
     arrays = {}
     for name, given in columns.items():
         dtype, shape = _type_and_shape(given)
-        check_column(Column(name, _type_name(dtype), (n_envs, *shape)))
-        arrays[name] = np.zeros((rows, n_envs, *shape), dtype)
+        column = check_column(Column(name, _type_name(dtype), (n_envs, *shape)))
+        arrays[name] = MappedMemory(rows * column.row_bytes).array(dtype, (rows, *column.shape))
     return arrays
 
 

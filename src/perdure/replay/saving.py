@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from perdure.core.manifest import FileEntry
 from perdure.core.ring import Group, Piece, PlannedPiece, RingState, SavedGroup, Span, plan_segment, segments_to_plan
 from perdure.core.tensorfile import TensorSpec, plan_layout
 from perdure.files.reading import allocate
-from perdure.replay.header import MUTABLE_FILE, encode_piece
+from perdure.replay.header import BETWEEN, MUTABLE_FILE, encode_piece, encode_table, table_bytes
 from perdure.replay.journal import Journal, Snapshot
 from perdure.replay.layout import plan_rows
 from perdure.replay.rows import column_of
@@ -29,9 +29,8 @@ class Listed:
     """One segment of a committed save, ready to be linked to and listed again."""
 
     pieces: tuple[Piece, ...]
-    links: tuple[LinkPart, ...]
-    texts: tuple[str, ...]
-    """The pieces as the header lists them."""
+    text_bytes: int
+    """What they take in the header's table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,15 @@ class Shelf:
     sequence: int
     """The journal's count when it was taken; segments that were edited later differ from it."""
     segments: Mapping[Key, Listed]
+    links: dict[str, LinkPart]
+    """Its files by path."""
+    text_bytes: int
+    """What all of them take in the header's table."""
 
     def group(self, group: Group, edits: Mapping[Key, int]) -> SavedGroup:
         """One group of it."""
         edited = {segment for (prefix, segment), at in edits.items() if prefix == group.prefix and at > self.sequence}
-        pieces = _PiecesOf(group.prefix, self.segments)
-        return SavedGroup(self.state, pieces, edited)
+        return SavedGroup(self.state, _PiecesOf(group.prefix, self.segments), edited)
 
 
 class _PiecesOf(Mapping[int, tuple[Piece, ...]]):
@@ -68,24 +70,30 @@ class _PiecesOf(Mapping[int, tuple[Piece, ...]]):
 
 
 def shelve(
-    stem: str, state: RingState, sequence: int, pieces: Mapping[Key, tuple[Piece, ...]], directory: Path,
+    stem: str,
+    state: RingState,
+    sequence: int,
+    pieces: Mapping[Key, tuple[Piece, ...]],
+    directory: Path,
     files: Mapping[str, FileEntry],
-) -> Shelf:  # fmt: skip
+) -> Shelf:
     """Put a committed checkpoint's pieces on the shelf."""
-    segments = {}
-    for key, held in pieces.items():
-        paths = [f"{stem}/{piece.file}" for piece in held]
-        links = tuple(LinkPart(path, directory / path, files[path]) for path in paths)
-        segments[key] = Listed(held, links, tuple(encode_piece(key[0], piece) for piece in held))
-    return Shelf(state, sequence, segments)
+    segments = {key: Listed(held, _text_bytes(key, held)) for key, held in pieces.items()}
+    paths = [f"{stem}/{piece.file}" for held in pieces.values() for piece in held]
+    links = {path: LinkPart(path, directory / path, files[path]) for path in paths}
+    text_bytes = sum(listed.text_bytes for listed in segments.values())
+    return Shelf(state, sequence, segments, links, text_bytes)
+
+
+def _text_bytes(key: Key, pieces: Iterable[Piece]) -> int:
+    return sum(len(encode_piece(key[0], piece)) + len(BETWEEN) for piece in pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The segments of the next save."""
+    """The segments of the next save: those on the shelf, but for the ones planned anew."""
 
-    kept: Mapping[Key, Listed]
-    """Those that are exactly as on the shelf."""
+    shelf: Shelf | None
     planned: Mapping[Key, tuple[PlannedPiece, ...]]
 
     @property
@@ -98,30 +106,38 @@ class Draft:
             if plan.source is None
         ]
 
-    def texts(self) -> list[str]:
+    @property
+    def replaced(self) -> list[Listed]:
+        """What is on the shelf and not in the save."""
+        return [self.shelf.segments[key] for key in self.planned if key in self.shelf.segments] if self.shelf else []
+
+    def table_bytes(self) -> int:
+        """Length of the segment table, found without making it."""
+        total = self.shelf.text_bytes if self.shelf else 0
+        total -= sum(listed.text_bytes for listed in self.replaced)
+        total += sum(_text_bytes(key, [plan.piece for plan in plans]) for key, plans in self.planned.items())
+        return table_bytes(total)
+
+    def table(self) -> bytes:
         """The segment table."""
-        texts = [text for listed in self.kept.values() for text in listed.texts]
-        texts += [encode_piece(key[0], plan.piece) for key, plans in self.planned.items() for plan in plans]
-        return texts
+        return encode_table(encode_piece(key[0], piece) for key, held in self.pieces().items() for piece in held)
 
     def pieces(self) -> dict[Key, tuple[Piece, ...]]:
         """All pieces by segment."""
-        pieces = {key: listed.pieces for key, listed in self.kept.items()}
+        kept = self.shelf.segments if self.shelf else {}
+        pieces = {key: listed.pieces for key, listed in kept.items() if key not in self.planned}
         pieces.update({key: tuple(plan.piece for plan in plans) for key, plans in self.planned.items() if plans})
         return pieces
 
 
 def draft_save(groups: Sequence[Group], state: RingState, shelf: Shelf | None, edits: Mapping[Key, int]) -> Draft:
-    """Plan a save; takes time in proportion to the segments that changed, but for a copy of the table."""
-    kept = dict(shelf.segments) if shelf else {}
+    """Plan a save, in a time that grows with the segments that changed and not with those that did not."""
     planned = {}
     for group in groups:
         saved = shelf.group(group, edits) if shelf else None
         for segment in segments_to_plan(group, state, saved):
-            key = (group.prefix, segment)
-            kept.pop(key, None)
-            planned[key] = plan_segment(group, segment, state, saved)
-    return Draft(kept, planned)
+            planned[group.prefix, segment] = plan_segment(group, segment, state, saved)
+    return Draft(shelf, planned)
 
 
 class Images:
@@ -183,7 +199,6 @@ def segment_chunks(
 def segment_parts(
     draft: Draft,
     state: RingState,
-    shelf: Shelf | None,
     stem: str,
     groups: Sequence[Group],
     chunks: Callable[[Group, Piece], Iterator[memoryview]],
@@ -192,32 +207,32 @@ def segment_parts(
     The files of all segments; those nearest ahead of the head, which the ring will overwrite first, are first.
 
     Args:
-        draft: The plan.
+        draft: The plan; the shelf's files lie under the same stem.
         state: Where the ring stands.
-        shelf: Where linked files lie.
         stem: Where the buffer's files lie in a checkpoint.
         groups: By their prefix in the plan.
         chunks: Gives the content of a file that must be written.
     """
     by_prefix = {group.prefix: group for group in groups}
-    parts: list[Part] = []
+    links = draft.shelf.links if draft.shelf else {}
+    kept = dict(links)
+    for listed in draft.replaced:
+        for piece in listed.pieces:
+            del kept[f"{stem}/{piece.file}"]
 
     def rows_until_overwritten(key: Key) -> int:
         _, stop = by_prefix[key[0]].span(key[1], state.capacity)
         return (stop - 1 - state.head_position) % state.capacity
 
+    parts: list[Part] = []
     for key in sorted(draft.planned, key=rows_until_overwritten):
         for plan in draft.planned[key]:
             path = f"{stem}/{plan.piece.file}"
-            if plan.source is not None and shelf is not None:
-                old = shelf.segments[key]
-                link = next(
-                    link for piece, link in zip(old.pieces, old.links, strict=True) if piece.file == plan.source
-                )
-                parts.append(replace(link, path=path))
-            else:
+            if plan.source is None:
                 parts.append(_content(path, by_prefix[key[0]], plan.piece, chunks))
-    parts.extend(link for listed in draft.kept.values() for link in listed.links)
+            else:
+                parts.append(replace(links[f"{stem}/{plan.source}"], path=path))
+    parts.extend(kept.values())
     return parts
 
 

@@ -36,20 +36,22 @@ class Doubt:
     """Prefix of the group, and segment."""
     piece: Piece
     entry: FileEntry
-    rows: str
-    """Its transitions, in words."""
+    state: RingState
+    """Of the ring that was saved."""
+    n_envs: int
+
+    @property
+    def rows(self) -> str:
+        """The transitions that are taken from it, in words, counted from the first one ever added."""
+        rows = rows_of(self.piece.used, self.state)
+        if rows is None:
+            return "no transitions"
+        first, last, total = (count * self.n_envs for count in (*rows, self.state.total_count))
+        return f"transitions {first:,} to {last - 1:,} of {total:,}"
 
 
 Done = Callable[[Doubt], None]
 """Told of every file that has been dealt with, in the thread that restores."""
-
-
-def name_rows(piece: Piece, state: RingState, n_envs: int) -> str:
-    """The transitions that are taken from a piece, for people, counted from the first one ever added."""
-    rows = rows_of(piece.used, state)
-    if rows is None:
-        return "no transitions"
-    return f"transitions {rows[0] * n_envs:,} to {rows[1] * n_envs - 1:,} of {state.total_count * n_envs:,}"
 
 
 def damaged_segment(

@@ -39,7 +39,7 @@ __all__ = [
     "restore_space",
 ]
 
-KNOWN["AsyncVectorEnv"] = Traits(attributes=SPACE_ATTRIBUTES, extension=Workers())
+KNOWN["AsyncVectorEnv"] = Traits(attributes=frozenset(SPACE_ATTRIBUTES), extension=Workers())
 
 
 @dataclass(frozen=True, slots=True)

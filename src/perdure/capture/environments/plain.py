@@ -171,6 +171,8 @@ def summarise(value: object) -> str:
     """
     if isinstance(value, (type, np.dtype)):
         return str(np.dtype(value)) if isinstance(value, np.dtype) else value.__qualname__
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return _name(value)
     try:
         text = json.dumps(value, default=_jsonable)
     except (TypeError, ValueError, RecursionError) as error:
@@ -180,11 +182,14 @@ def summarise(value: object) -> str:
 
 def _jsonable(value: object) -> object:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        shape = list(value.shape)
-        return f"{value.dtype}{shape}#{_digest(value.tobytes())}"
+        return _name(value)
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(type(value).__qualname__)
+
+
+def _name(array: np.ndarray[Any, Any]) -> str:
+    return f"{array.dtype}{list(array.shape)}#{_digest(array.tobytes())}"
 
 
 def _digest(data: bytes) -> str:

@@ -169,12 +169,14 @@ class Reader:
         traits = traits_of(current)
         assert traits is not None, "checked before"
         live = vars(current) if hasattr(current, "__dict__") else {}
-        attributes = node["attributes"]
+        attributes, values = node["attributes"], captured_attributes(current, traits)
         if self._prunes:
-            for name in captured_attributes(current, traits).keys() - attributes.keys() - set(node["withheld"]):
+            for name in values.keys() - attributes.keys() - set(node["withheld"]):
                 del live[name]
         for name, child in attributes.items():
-            live[name] = self.fill(child, live.get(name))
+            filled = self.fill(child, values.get(name))
+            if name not in values or filled is not values[name]:
+                live[name] = filled
         if traits.accessors is not None and "custom" in node:
             traits.accessors.set_state(current, self.fill(node["custom"]))
         if traits.extension is not None:

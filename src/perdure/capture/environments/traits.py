@@ -83,8 +83,8 @@ def _drawing(*names: str) -> frozenset[str]:
 
 
 _CLASSIC = Traits(ignored=_drawing())
-SPACE_ATTRIBUTES = frozenset({"action_space", "observation_space", "single_action_space", "single_observation_space"})
-_IDENTITY = SPACE_ATTRIBUTES | {f"_{name}" for name in SPACE_ATTRIBUTES} | {"env", "_np_random", "_np_random_seed"}
+SPACE_ATTRIBUTES = ("action_space", "observation_space", "single_action_space", "single_observation_space")
+_IDENTITY = frozenset({*SPACE_ATTRIBUTES, *(f"_{s}" for s in SPACE_ATTRIBUTES), "env", "_np_random", "_np_random_seed"})
 _VIDEO = Traits(
     # The frames themselves are left out (hundreds of megabytes): a video in progress loses its beginning.
     attributes=frozenset({*_IDENTITY, "episode_id", "step_id", "recording", "_video_name", "has_autoreset"}),

@@ -19,7 +19,7 @@ from perdure.capture.environments.plain import (
     scalar_to_tree,
     summarise,
 )
-from perdure.capture.environments.traits import Traits, is_code, is_instance, traits_of
+from perdure.capture.environments.traits import SPACE_ATTRIBUTES, Traits, is_code, is_instance, traits_of
 
 __all__ = ["Writer", "captured_attributes", "identity"]
 
@@ -34,9 +34,15 @@ def captured_attributes(owner: object, traits: Traits) -> dict[str, object]:
     left_out = traits.ignored | traits.constants
     return {
         name: value
-        for name, value in attributes.items()
+        for name, value in [*_class_spaces(owner, attributes), *attributes.items()]
         if (name in traits.attributes if traits.attributes is not None else name not in left_out) and not is_code(value)
     }
+
+
+def _class_spaces(owner: object, attributes: dict[str, Any]) -> list[tuple[str, object]]:
+    """Find spaces that a class defines for all of its instances: their generators are state all the same."""
+    missing = [(name, getattr(type(owner), name, None)) for name in SPACE_ATTRIBUTES if name not in attributes]
+    return [(name, value) for name, value in missing if _holds_spaces(value)]
 
 
 def _holds_spaces(value: object) -> bool:
