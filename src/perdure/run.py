@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from perdure.audit import UntrackedStateWarning, find_untracked
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
+from perdure.core.fencing import DEFAULT_MAX_STALENESS_STEPS
 from perdure.core.leases import Timing
 from perdure.core.manifest import Cut
 from perdure.core.names import check_segment
@@ -30,6 +31,7 @@ from perdure.errors import (
     PerdureError,
     StoppedError,
 )
+from perdure.extras import require
 from perdure.files.door import Files
 from perdure.namespaces import Namespace, declare
 from perdure.recovery.report import RestoreReport
@@ -163,6 +165,7 @@ class Run:
         self._on_failed_save = on_failed_save
         self._quiet = quiet
         self._surroundings = surroundings
+        self._timing = timing
         self._tracked = Tracked(config)
         self._loop_depth = 0
         self._moved = False
@@ -182,7 +185,7 @@ class Run:
             keep=keep,
             budget=budget,
             algorithm=algorithm,
-            guard=self._writership.guard,
+            writership=self._writership,
             surroundings=surroundings,
         )
 
@@ -265,6 +268,94 @@ class Run:
         """Counts and costs of saving so far."""
         return self._saver.statistics()
 
+    # Roles of a cluster
+
+    def learner(
+        self,
+        *,
+        learner_step: int = 0,
+        max_staleness: int = DEFAULT_MAX_STALENESS_STEPS,
+        on_evaluation: Callable[[Evaluation], None] | None = None,
+    ) -> Learner:
+        """
+        Lead the run's actors and evaluators from this process; restores first.
+
+        Members are told of the new generation by this and not before: whoever still works for an earlier one holds
+        back what it has, or is fenced.
+
+        Args:
+            learner_step: Updates made so far; a restored counter knows.
+            max_staleness: Updates by which the policy behind a sample may be behind.
+            on_evaluation: Called with each evaluation that is let in, from a thread of its own; by default its metrics
+                are recorded as if by `metric`.
+
+        Raises:
+            MissingDependencyError: The ``cluster`` extra is not installed.
+            LeaseHeldError: Another live process leads the run.
+        """
+        if self._report is None:
+            self.restore()
+        require("zmq", extra="cluster")
+        from perdure.cluster.learner import Learner
+
+        learner = Learner(
+            self.directory,
+            self.name,
+            generation=self.generation,
+            mint=self._writership.mint,
+            learner_step=learner_step,
+            timing=self._timing,
+            max_staleness=max_staleness,
+            on_event=self._record_event,
+            on_evaluation=on_evaluation or self._record_evaluation,
+        )
+        self._writership.on_fenced(learner.fence)
+        return learner
+
+    def actor(self, name: str) -> Actor:
+        """
+        Collect samples for the run's learner from this process, under a name that is unique in the run.
+
+        Raises:
+            MissingDependencyError: The ``cluster`` extra is not installed.
+        """
+        require("zmq", extra="cluster")
+        from perdure.cluster.actor import Actor
+
+        self._writership.beater.set_phase(Phase.RUNNING)
+        return Actor(self.directory, self.name, name, timing=self._timing)
+
+    def evaluator(self, name: str = "evaluator") -> Evaluator:
+        """
+        Evaluate the learner's weights from this process, under a name that is unique in the run.
+
+        Raises:
+            MissingDependencyError: The ``cluster`` extra is not installed.
+        """
+        require("zmq", extra="cluster")
+        from perdure.cluster.evaluator import Evaluator
+
+        self._writership.beater.set_phase(Phase.RUNNING)
+        return Evaluator(self.directory, self.name, name, timing=self._timing)
+
+    def progress(self, count: int) -> None:
+        """
+        Tell the supervisor how far the main loop has come, in a process that does not use `loop`.
+
+        Args:
+            count: A number that grows over restarts too, such as the version of the weights that an actor works with.
+        """
+        self._writership.beater.set_progress(count)
+
+    def _record_event(self, event: str, **fields: object) -> None:
+        self._store.events.append(
+            {"at": self._surroundings.now(), "event": event, "generation": self.generation, **fields}
+        )
+
+    def _record_evaluation(self, evaluation: Evaluation) -> None:
+        for name, value in evaluation.metrics.items():
+            self.metric(name, value)
+
     # The loop
 
     def loop(self, start: int, stop: int, step: int = 1, *, name: str = "loop") -> Iterator[int]:
@@ -295,7 +386,7 @@ class Run:
                 position += step
                 positions[name] = position
                 self._moved = True
-                self._audit(
+                self.audit(
                     {**frame.f_globals, **frame.f_locals} if frame.f_code.co_name == "<module>" else frame.f_locals
                 )
                 self._boundary("loop")
@@ -305,9 +396,37 @@ class Run:
             # An inner loop begins anew with the next item of the outer one.
             del positions[name]
         else:
-            self._finish()
+            self.finish()
 
-    def _audit(self, variables: Mapping[str, Any]) -> None:
+    def boundary(self, *, moved: bool = True) -> None:
+        """
+        Do what `loop` does between two items, for a training loop that belongs to a framework.
+
+        Call it where all components belong together, also once before the first step: signals are taken over then.
+        Restores if that has not happened; polls signals, saves when one is due and raises what went wrong with
+        earlier saves. A crash in here leaves the checkpoints that were committed before.
+
+        Args:
+            moved: Whether training has gone on since the last call.
+
+        Raises:
+            StoppedError: The run was asked to stop; everything is committed and the same command continues.
+            FencedError: A newer generation has taken over.
+            StoreError: The disk refused a save, and the run was opened with ``on_failed_save="raise"``.
+        """
+        if self._report is None:
+            self.restore()
+        self._stop.install()
+        self._moved = self._moved or moved
+        self._boundary("loop")
+
+    def audit(self, variables: Mapping[str, Any]) -> None:
+        """
+        Warn, once in a run's life, of training state among ``variables`` that nothing tracks; `loop` looks around itself.
+
+        Args:
+            variables: Objects by the name that the warning gives them.
+        """
         if self._audited:
             return
         self._audited = True
@@ -339,7 +458,14 @@ class Run:
             step=self.global_step,
         )
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """
+        Save what has not been saved yet and return once it is committed; `loop` does so after its last item.
+
+        Raises:
+            FencedError: A newer generation has taken over.
+            PerdureError: The save failed, or did not end in time.
+        """
         self._surface()
         due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, stop=False, final=True)
         if due is not None:
@@ -431,7 +557,7 @@ class Run:
             surroundings=self._surroundings,
         )
         self._report, checkpoint = resumption.resume()
-        self._saver.begin(self._report.generation, self._report.step, checkpoint)
+        self._saver.begin(self._report.step, checkpoint)
         self._writership.announce()
         return self._report
 

@@ -20,8 +20,9 @@ from perdure.core.retention import KeepPolicy, plan_retention
 from perdure.core.saving import Budget, Save, SaveContext, SavePolicy, decide_save, widen
 from perdure.errors import PerdureError, StoreError
 from perdure.store.layout import META_FILE
-from perdure.store.store import Checkpoint, Guard, Store
+from perdure.store.store import Checkpoint, Store
 from perdure.surroundings import Surroundings
+from perdure.writership import Writership
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Saver:
         keep: What to keep; None keeps all.
         budget: Share of time that saving may cost; None for no limit.
         algorithm: Named in manifests.
-        guard: Held while a checkpoint becomes visible.
+        writership: Says which generation this is, and guards the moment in which a checkpoint becomes visible.
         surroundings: Time and ids.
     """
 
@@ -74,7 +75,7 @@ class Saver:
         keep: KeepPolicy | None,
         budget: Budget | None,
         algorithm: str | None,
-        guard: Guard,
+        writership: Writership,
         surroundings: Surroundings,
     ) -> None:
         self._store = store
@@ -85,22 +86,20 @@ class Saver:
         self._keep = keep
         self._budget = budget
         self._algorithm = algorithm
-        self._guard = guard
+        self._writership = writership
         self._surroundings = surroundings
         self._writer = Writer(surroundings.monotonic)
         self._handles: list[SaveHandle] = []
         self._counts = {"saved": 0, "failed": 0, "skipped": 0}
         self._blocked_seconds = 0.0
         self._since = _Since(0, surroundings.monotonic())
-        self._generation = 0
         self._sequence = 0
         self._parent: str | None = None
         self._origin: Origin | None = None
         self._saved_metrics: dict[str, tuple[float, float]] = {}
 
-    def begin(self, generation: int, step: int, restored: Checkpoint | None) -> None:
+    def begin(self, step: int, restored: Checkpoint | None) -> None:
         """Start counting from a restore, or from nothing."""
-        self._generation = generation
         self._since = _Since(step, self._surroundings.monotonic())
         for checkpoint in self._store.checkpoints():
             self._saved_metrics = widen(self._saved_metrics, checkpoint.manifest.metrics)
@@ -169,7 +168,7 @@ class Saver:
             run=self._run,
             id=checkpoint,
             global_step=cut.global_step,
-            generation=self._generation,
+            generation=self._writership.generation,
             sequence=sequence,
             parent=self._parent,
             cut=cut,
@@ -196,7 +195,7 @@ class Saver:
         began = self._surroundings.monotonic()
         try:
             parts = (*capture.parts, content_part(META_FILE, meta()))
-            checkpoint = self._store.commit(draft(capture), parts, self._guard)
+            checkpoint = self._store.commit(draft(capture), parts, self._writership.guard)
         except BaseException:
             capture.aborted()
             raise
@@ -284,7 +283,7 @@ class Saver:
         )
 
     def _event(self, event: str, **fields: Any) -> dict[str, Any]:
-        return {"at": self._surroundings.now(), "event": event, "generation": self._generation, **fields}
+        return {"at": self._surroundings.now(), "event": event, "generation": self._writership.generation, **fields}
 
 
 def describe_failure(handle: SaveHandle) -> str:

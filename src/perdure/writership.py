@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from perdure.cluster.control import Control
 from perdure.cluster.writer import WriterLease
 from perdure.core.leases import Timing
 from perdure.core.restarts import Phase
-from perdure.errors import InternalError
+from perdure.errors import FencedError, InternalError
 from perdure.store.store import Store
 from perdure.supervise.beats import Beater
 
@@ -29,6 +30,7 @@ class Writership:
         self._store = store
         self._timing = timing
         self._lease: WriterLease | None = None
+        self._on_fenced: list[Callable[[FencedError], None]] = []
         self.beater = beater
 
     @property
@@ -50,8 +52,16 @@ class Writership:
         known = [checkpoint.manifest.generation for checkpoint in self._store.checkpoints()]
         control = Control(self._store.directory, timing=self._timing)
         self._lease = control.acquire(owner, floor=max(known, default=0), reason="restore")
-        self._lease.start_beating()
+        self._lease.start_beating(self._tell_fenced)
         return self._lease.generation
+
+    def on_fenced(self, callback: Callable[[FencedError], None]) -> None:
+        """Have something called, from a thread of the lease, when this process is superseded."""
+        self._on_fenced.append(callback)
+
+    def _tell_fenced(self, error: FencedError) -> None:
+        for callback in self._on_fenced:
+            callback(error)
 
     def announce(self) -> None:
         """Say that the restore has worked and training goes on."""

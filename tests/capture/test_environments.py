@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces, wrappers
 
 from perdure.capture.environments import Level, capture_environment, level_of, restore_environment
-from tests.capture.lives import ENVIRONMENTS, EPISODE_STEPS, assert_exact, cartpole, exact, travelled
+from tests.capture.lives import ENVIRONMENTS, EPISODE_STEPS, STEPS, assert_exact, cartpole, exact, travelled
 
 
 class Holding(gym.Wrapper):
@@ -47,11 +47,6 @@ class Holding(gym.Wrapper):
         return obs, self.scale(state + noise + float(self.view.sum())), terminated, truncated, info
 
 
-def statistics(env: gym.Env) -> gym.Env:
-    """Reset by itself and keep statistics."""
-    return wrappers.Autoreset(wrappers.RecordEpisodeStatistics(env, buffer_length=5))
-
-
 def normalised(env: gym.Env) -> gym.Env:
     """Normalise what can be normalised."""
     if isinstance(env.observation_space, spaces.Box):
@@ -66,10 +61,11 @@ def stacked(env: gym.Env) -> gym.Env:
 
 
 def sticky(env: gym.Env) -> gym.Env:
-    """Repeat actions at random."""
+    """Repeat actions at random, keep statistics, reset by itself."""
     if isinstance(env.observation_space, spaces.Box):
         env = wrappers.MaxAndSkipObservation(env, skip=2)
-    return wrappers.Autoreset(wrappers.StickyAction(env, 0.5, repeat_action_duration=(2, 4)))
+    env = wrappers.StickyAction(env, 0.5, repeat_action_duration=(2, 4))
+    return wrappers.Autoreset(wrappers.RecordEpisodeStatistics(env, buffer_length=5))
 
 
 def transformed(env: gym.Env) -> gym.Env:
@@ -85,7 +81,6 @@ def transformed(env: gym.Env) -> gym.Env:
 STACKS = {
     "bare": lambda env: env.unwrapped,
     "made": lambda env: env,
-    "statistics": statistics,
     "normalised": normalised,
     "stacked": stacked,
     "sticky": sticky,
@@ -104,7 +99,9 @@ def build(name: str, stack: str) -> gym.Env:
 @pytest.mark.filterwarnings("ignore::UserWarning:gymnasium", "ignore:overflow encountered in cast:RuntimeWarning")
 def test_an_environment_continues_exactly(name: str, stack: str) -> None:
     """Every step, reset, info and random draw after a restore equals that of the environment that was captured."""
-    moments = assert_exact(build(name, stack), build(name, stack))
+    moments = assert_exact(
+        build(name, stack), build(name, stack), steps=STEPS if stack in ("bare", "made") else STEPS // 2
+    )
     assert moments >= {"fresh", "reset", "middle"}
     assert "ended" in moments or stack == "bare"
 

@@ -132,14 +132,14 @@ class Slotted:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: int) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
 
-    def get_state(self) -> int:
+    def get_state(self) -> Any:
         """Give the state."""
         return self.value
 
-    def set_state(self, state: int) -> None:
+    def set_state(self, state: Any) -> None:
         """Take the state."""
         self.value = state
 
@@ -156,6 +156,12 @@ def test_what_is_unknown_about_a_known_class_is_named() -> None:
         assert said in environment_level(Remembering(cartpole(), held))[1]
     several = Remembering(Remembering(Remembering(Remembering(cartpole(), {1}), {2}), {3}), {4})
     assert environment_level(several)[1].endswith("and 1 more")
+
+
+def test_a_state_that_is_not_plain_is_named() -> None:
+    """An object that hands over something else than plain data is not taken at its word."""
+    reason = environment_level(Remembering(cartpole(), Slotted(object())))[1]
+    assert reason == "the state that Slotted hands over is a builtins.object"
 
 
 def test_helpers_that_hand_over_their_state_are_restored_in_place() -> None:

@@ -1,17 +1,10 @@
 """Rings to test with, small enough that a segment is a few rows."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from harness import Shop
-
 from perdure.replay import RingBuffer, RingComponent
-
+from tests.replay.harness import Shop
 
 COLUMNS = {
     "obs": (np.uint8, (1024,)),

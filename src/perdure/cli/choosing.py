@@ -34,6 +34,10 @@ def choose(context: Context, words: Sequence[str]) -> tuple[RunView, str | None]
     A single word is a run if there is one of that name, and otherwise chooses a checkpoint of the run that goes
     without saying.
     """
+    if len(words) > 2:
+        raise InvalidInputError(
+            f"cannot make sense of {' '.join(words)!r}: at most a run and a checkpoint are expected", kind="usage"
+        )
     if len(words) != 1:
         return choose_run(context, words[0] if words else None), (words[1] if words else None)
     (word,) = words

@@ -41,3 +41,10 @@ MEANINGS = {
     Exit.PIPE_CLOSED: "the reader of the output went away",
 }
 """What each code means, for people. 128 plus a signal's number: that signal ended the command or what it supervised."""
+
+
+def judge(*, is_whole: bool, restores: bool) -> Exit:
+    """Return the code for what was looked at: whole, damaged in part, or damaged so that nothing of it restores."""
+    if is_whole:
+        return Exit.OK
+    return Exit.DEGRADED if restores else Exit.DAMAGED

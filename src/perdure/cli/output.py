@@ -66,7 +66,7 @@ class Output:
         self.is_terminal = err.isatty() and environ.get("TERM") != "dumb"
         """Whether a person watches the messages."""
         self._out = out
-        self._is_coloured = wants_colour(manner.color, environ, is_terminal=out.isatty())
+        self.is_coloured = wants_colour(manner.color, environ, is_terminal=out.isatty())
 
     @property
     def is_for_people(self) -> bool:
@@ -126,4 +126,4 @@ class Output:
         if not isinstance(cell, Word):
             return printable(cell)
         text = printable(cell.text)
-        return f"\x1b[{_COLOURS[cell.colour]}m{text}\x1b[0m" if self._is_coloured else text
+        return f"\x1b[{_COLOURS[cell.colour]}m{text}\x1b[0m" if self.is_coloured else text

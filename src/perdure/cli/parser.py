@@ -50,9 +50,13 @@ def split_command(words: Sequence[str]) -> tuple[list[str], tuple[str, ...] | No
     return list(words[:position]), tuple(words[position + 1 :])
 
 
-def parse(words: Sequence[str]) -> tuple[str | None, Verb | None, argparse.Namespace]:
+def parse(words: Sequence[str], command: Sequence[str] | None = None) -> tuple[str | None, Verb | None, argparse.Namespace]:
     """
     Parse perdure's own words.
+
+    Args:
+        words: Them.
+        command: What stood behind ``--``, if that was there.
 
     Returns:
         Name of the verb and the verb, both None if there is none, and its arguments with those of `COMMON`.
@@ -72,6 +76,8 @@ def parse(words: Sequence[str]) -> tuple[str | None, Verb | None, argparse.Names
         raise _no_verb(common.verb)
     verb = load_verb(common.verb)
     second = _new_parser(f"perdure {common.verb}")
+    if command is not None and not verb.takes_command:
+        second.error("nothing can stand behind --; only `perdure run` takes a command there")
     _add(second, verb.arguments)
     # Help is asked for where the rest need not make sense.
     return common.verb, verb, common if common.help else second.parse_args(rest, common)
@@ -138,7 +144,7 @@ def synopsis(name: str, verb: Verb) -> str:
 def _synopsis_of(each: Argument) -> str:
     shown = str(each.settings.get("metavar", ""))
     if not each.names[0].startswith("-"):
-        return {"?": f"[{shown}]", "*": f"[{shown}]"}.get(each.settings.get("nargs", ""), shown)
+        return f"[{shown}]" if each.settings.get("nargs") == "?" else shown
     return f"[{each.names[-1]} {shown}]" if shown else f"[{each.names[-1]}]"
 
 
@@ -157,9 +163,7 @@ def _helps(arguments: Sequence[Argument]) -> dict[str, str]:
 def _columns(texts: Mapping[str, str]) -> str:
     width = max((len(title) for title in texts), default=0)
     return "\n".join(
-        textwrap.fill(
-            text, _WIDTH, initial_indent=f"  {title:<{width}}  ", subsequent_indent=" " * (width + 4)
-        )
+        textwrap.fill(text, _WIDTH, initial_indent=f"  {title:<{width}}  ", subsequent_indent=" " * (width + 4))
         for title, text in texts.items()
     )
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from perdure.cli.exits import Exit
 from perdure.cli.output import Manner, Output
 from perdure.cli.parser import general_help, parse, split_command, store_path, verb_help
-from perdure.cli.verb import Context
-from perdure.errors import InternalError, InvalidInputError, PerdureError, StoreError
+from perdure.cli.verb import Context, Verb
+from perdure.errors import InternalError, PerdureError, StoreError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,20 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Until the words have been understood, errors are printed as they seem to ask for.
     output = Output(sys.stdout, sys.stderr, Manner(json="--json" in words), os.environ)
     try:
-        name, verb, arguments = parse(words)
+        name, verb, arguments = parse(words, command)
         output = Output(sys.stdout, sys.stderr, _manner(arguments), os.environ)
-        if verb is None or name is None:
-            return _help_without_verb(output, is_asked_for=arguments.help)
-        if arguments.help:
-            sys.stdout.write(verb_help(name, verb))
-            output.flush()
-            return Exit.OK
-        if command is not None and not verb.takes_command:
-            raise InvalidInputError(
-                f"cannot {name} a command: only `perdure run` takes one behind --", kind="usage", field="--"
-            )
-        context = Context(store_path(arguments, os.environ), output, os.environ, command)
-        code = verb.execute(arguments, context)
+        code = _execute(name, verb, arguments, Context(store_path(arguments, os.environ), output, os.environ, command))
         output.flush()
     except PerdureError as error:
         output.error(error)
@@ -67,10 +56,15 @@ def _manner(arguments: Namespace) -> Manner:
     return Manner(arguments.json, arguments.quiet, arguments.verbose, arguments.color or "auto")
 
 
-def _help_without_verb(output: Output, *, is_asked_for: bool) -> int:
-    (sys.stdout if is_asked_for else sys.stderr).write(general_help())
-    output.flush()
-    return Exit.OK if is_asked_for else Exit.USAGE
+def _execute(name: str | None, verb: Verb | None, arguments: Namespace, context: Context) -> int:
+    if name is None or verb is None:
+        # Asked for, it is the result; otherwise it is a complaint.
+        (sys.stdout if arguments.help else sys.stderr).write(general_help())
+        return Exit.OK if arguments.help else Exit.USAGE
+    if arguments.help:
+        sys.stdout.write(verb_help(name, verb))
+        return Exit.OK
+    return verb.execute(arguments, context)
 
 
 def _unforeseen_os_error(error: OSError) -> PerdureError:

@@ -102,7 +102,10 @@ def layout(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[list
     widths = [max(len(line[column]) for line in texts) for column in range(len(headings))]
     widths = [width if right[i] or i + 1 < len(widths) else 0 for i, width in enumerate(widths)]
     return [
-        [_pad(cell, text, width, is_right) for cell, text, width, is_right in zip(line, row, widths, right, strict=True)]
+        [
+            _pad(cell, text, width, is_right)
+            for cell, text, width, is_right in zip(line, row, widths, right, strict=True)
+        ]
         for line, row in zip(lines, texts, strict=True)
     ]
 

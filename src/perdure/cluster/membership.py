@@ -1,7 +1,7 @@
 """
-A member's side of the lease protocol: what to say to the learner, what its answers mean, and whether to act on them.
+A member's side of the lease protocol: what to say to the learner, what its answers mean, whether to act on them.
 
-Nothing here waits, reads a clock or touches a socket: times and messages come in, messages go out. A member beats for as
+Nothing here waits, reads a clock or touches a socket: times and messages come in, messages go out. A member beats as
 long as it lives. When no learner answers it holds back what it has, and goes on once one does; only a learner that says
 so ends it, because only the learner can tell a member that was frozen from one whose learner was away.
 """
@@ -85,7 +85,7 @@ class Membership:
             self._call_at = now + interval
             messages.append(self._beat(now, condition) if self._is_registered else self._registration(now))
         if self._want is not None and now >= self._want_at and self.may_act(now):
-            self._want_at = now + self._timing.beat_seconds
+            self._want_at = now + self._timing.lease_seconds  # often enough: it is lost with its connection alone
             lineage, version = self._want
             messages.append(
                 Want(
@@ -157,9 +157,7 @@ class Membership:
 
     def farewell(self, now: float) -> Leave:
         """Return the message that gives the lease back."""
-        return Leave(
-            run=self._run, member=self._member, incarnation=self._incarnation, number=self._count(now)
-        )
+        return Leave(run=self._run, member=self._member, incarnation=self._incarnation, number=self._count(now))
 
     def _renew(self, number: int) -> None:
         sent_at = next((sent_at for sent, sent_at in self._sent if sent == number), None)

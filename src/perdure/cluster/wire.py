@@ -30,7 +30,6 @@ MAXIMUM_PAYLOAD_BYTES = 4 * 1024**3
 MAXIMUM_DIMENSIONS = 32
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-Frame: TypeAlias = bytes | memoryview
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -57,6 +56,8 @@ class Malformation(str, Enum):
     """The header is missing, too large or of no known type."""
     IDENTITY = "identity"
     """The incarnation is not of the form of one."""
+    MISPLACED = "misplaced"
+    """A message that does not belong here: of another run, or sent to the wrong socket."""
     ARRAYS = "arrays"
     """Arrays that are too many, named twice, of an unknown dtype, too large or not as long as declared."""
 

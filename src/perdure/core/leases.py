@@ -212,6 +212,11 @@ class LeaseTable:
             table = _without(table, table.leases[member])
         return Outcome(table, verdict, losses)
 
+    def look_up(self, member: str, incarnation: Incarnation, now: float) -> Outcome:
+        """Say whether a lease is held, without renewing it."""
+        table, losses = self.expire(now)
+        return Outcome(table, _judge(table, member, incarnation), losses)
+
     def expire(self, now: float) -> tuple[LeaseTable, tuple[Loss, ...]]:
         """End the leases whose time is over; returns the table without them and who was lost."""
         causes = ((lease, lease.overdue(self.timing, now)) for lease in self.leases.values())

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perdure.core.manifest import short_id
 from perdure.core.retention import KeepPolicy, merge_reasons, plan_retention
 from perdure.errors import ConflictError, StoreError
 from perdure.files.door import Files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
@@ -15,14 +15,12 @@ import msgspec
 from perdure.errors import PerdureError
 
 
+@dataclass(frozen=True, slots=True)
 class Document:
     """Base of the dataclasses that ``--json`` prints; the field names are the keys, and are only ever added to."""
 
-    __slots__ = ()
-
     def to_json(self) -> dict[str, Any]:
         """Return the fields as one JSON-able object."""
-        assert is_dataclass(self)
         return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
 
 

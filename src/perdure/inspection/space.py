@@ -1,6 +1,4 @@
-"""
-What checkpoints take on the disk, given that unchanged files are hard links: a file counts where it appeared first.
-"""
+"""What checkpoints take on the disk: unchanged files are hard links, and count where they appeared first."""
 
 from __future__ import annotations
 

@@ -66,6 +66,4 @@ def _no_run(root: Path, run: str, names: list[str]) -> NotFoundError:
         hint = f"there is {', '.join(names[:8])}{' and more' if len(names) > 8 else ''} (`perdure runs`)"
     else:
         hint = f"there is no run in {root} yet; --store or PERDURE_STORE names another directory"
-    return NotFoundError(
-        f"cannot find run {run!r} in store {root}", kind="run.not-found", hint=hint, name=run
-    )
+    return NotFoundError(f"cannot find run {run!r} in store {root}", kind="run.not-found", hint=hint, name=run)

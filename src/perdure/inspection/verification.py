@@ -123,9 +123,7 @@ def check_all(
 def _checked(checkpoint: Checkpoint, problems: Mapping[str, PerdureError]) -> CheckpointCheck:
     manifest = checkpoint.manifest
     components = (component.name for component in manifest.components if problems.keys() & set(component.files))
-    return CheckpointCheck(
-        manifest.id, manifest.global_step, not problems, tuple(components), tuple(problems.values())
-    )
+    return CheckpointCheck(manifest.id, manifest.global_step, not problems, tuple(components), tuple(problems.values()))
 
 
 class _Reader:

@@ -170,7 +170,7 @@ class RunView:
         with explained("look at", self.directory):
             around = look_around(self._files, self._store)
             free_bytes = self._files.free_bytes(self.directory)
-        return describe_run(self.listing(), around, self.events(), free_bytes, self._wall_seconds())
+        return describe_run(self.listing(), around, self.events(), free_bytes)
 
     def plan_gc(self, policy: KeepPolicy | None = None, on_progress: OnProgress = _tell_nobody) -> GcPlan:
         """
@@ -248,7 +248,9 @@ class RunView:
         try:
             content = json.loads(bytes(self._store.read(checkpoint, META_FILE)))
         except (CorruptionError, NotFoundError, ValueError):
-            return None  # `verify` says what is wrong with it; everything else about the checkpoint is still worth showing
+            return (
+                None  # `verify` says what is wrong with it; everything else about the checkpoint is still worth showing
+            )
         return content if isinstance(content, dict) else None
 
 

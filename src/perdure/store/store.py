@@ -162,6 +162,12 @@ class Store:
         leftovers = [self.directory / STAGING / name for name in self._names(self.directory / STAGING)]
         for folder in (self.directory, self.directory / PINS, self.directory / QUARANTINE):
             leftovers += [folder / name for name in self._names(folder) if name.startswith(TEMPORARY_PREFIX)]
+        if leftovers:
+            # A removal may have been killed before its rename was durable. If the rename were lost and what is done
+            # next were not, a checkpoint would be there again without its files.
+            for folder in (self.directory / STAGING, self.snapshots):
+                with explained("sync directory", folder):
+                    self.files.sync_directory(folder)
         for path in leftovers:
             remove_tree(self.files, path)
         return len(leftovers)
@@ -275,7 +281,7 @@ class Store:
             # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
             write_file(self.files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
             # Protects the manifest's name within the directory.
-            self.files.sync_directory(staging)
+            sync_folders(self.files, staging, [])
             with guard():
                 publish_directory(self.files, staging, self.snapshots / name)
         except BaseException:

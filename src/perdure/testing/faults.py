@@ -89,18 +89,20 @@ def _write_half(call: Call) -> int:
     return os.write(call.arguments["descriptor"], data[: half - half % BLOCK_BYTES or half])
 
 
+def _end(call: Call) -> Stopped:
+    # The kernel closes the descriptors of a process that ends.
+    if call.name == "close":
+        os.close(call.arguments["descriptor"])
+    return Stopped(call.name)
+
+
 def _stop(call: Call, _: Proceed) -> Any:
-    raise Stopped(call.name)
-
-
-def _stop_after(call: Call, proceed: Proceed) -> Any:
-    proceed()
-    raise Stopped(call.name)
+    raise _end(call)
 
 
 def _tear(call: Call, _: Proceed) -> Any:
     _write_half(call)
-    raise Stopped(call.name)
+    raise _end(call)
 
 
 def _kill(_: Call, __: Proceed) -> Any:
@@ -114,7 +116,6 @@ EINTR = error(errno.EINTR)
 FAILED_SYNC = error(errno.EIO, applies=_is_sync)
 SHORT_WRITE = Fault("short write", lambda call, _: _write_half(call), _is_write)
 STOP = Fault("stop", _stop)
-STOP_AFTER = Fault("stop after", _stop_after)
 TEAR = Fault("tear", _tear, _is_write)
 KILL = Fault("kill", _kill)
 """SIGKILL to the process itself."""
@@ -155,7 +156,7 @@ class FaultyFiles(InterceptedFiles):
     """
 
     def __init__(self, fault: Fault, at: int, *, forever: bool = False) -> None:
-        super().__init__()
+        InterceptedFiles.__init__(self)  # and not super(): another class in between takes arguments of its own
         self._fault = fault
         self._at = at
         self._forever = forever
@@ -169,7 +170,7 @@ class FaultyFiles(InterceptedFiles):
     def intercept(self, call: Call, proceed: Proceed) -> Any:
         """Let the fault happen if it is its turn."""
         if self._stopped:
-            raise Stopped(call.name)
+            raise _end(call)
         if not self._fault.applies(call) or not self._is_due():
             return super().intercept(call, proceed)
         self.struck.append(call.name)

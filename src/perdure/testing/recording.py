@@ -61,7 +61,7 @@ class RecordingFiles(InterceptedFiles):
     """
 
     def __init__(self, root: Path, operations: list[Operation] | None = None) -> None:
-        super().__init__()
+        InterceptedFiles.__init__(self)  # and not super(): another class in between takes arguments of its own
         self.operations: list[Operation] = [] if operations is None else operations
         self._root = root
         self._open: dict[int, _Open] = {}
@@ -73,12 +73,12 @@ class RecordingFiles(InterceptedFiles):
             self.operations.append(Operation("mark", mark=mark))
 
     def intercept(self, call: Call, proceed: Proceed) -> Any:
-        """Carry a call out and record it, if it came from outside and changes something."""
+        """Carry a call out and record it, if it came from outside, changes something and was not cut short."""
         if call.name in READING or call.depth > 1:
             return super().intercept(call, proceed)
         try:
             result = super().intercept(call, proceed)
-        except BaseException as error:
+        except OSError as error:
             with self._lock:
                 self._record(call, None, failed=not getattr(error, "done", False))
             raise

@@ -175,8 +175,11 @@ class Scenario:
         self.store.events.append({"event": text})
 
     def read_all(self) -> None:
-        """Read every byte of every checkpoint, as a restore does."""
-        for checkpoint in self.store.checkpoints():
+        """Read every byte of every checkpoint; what cannot be used is an error."""
+        found, broken = self.store.scan()
+        for damage in broken:
+            raise damage.error
+        for checkpoint in found:
             for entry in checkpoint.manifest.files:
                 self.store.read(checkpoint, entry.path)
 

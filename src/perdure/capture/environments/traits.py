@@ -74,6 +74,8 @@ class Traits:
     """Whether recorded constructor arguments must be the same at restore."""
     is_space: bool = False
     """Everything but the generator and the subspaces is constant and compared."""
+    class_spaces: tuple[str, ...] = ()
+    """Spaces that the class defines for all of its instances: their generators are state all the same."""
     doubt: str = ""
     """Why this class cannot be captured exactly; empty when it can."""
 
@@ -235,7 +237,8 @@ def _resolve(cls: type) -> Traits | None:
     if cls not in _registered and accessors is not None and "Space" not in names:
         particular = [(cls, Traits(attributes=_IDENTITY, accessors=accessors))]
     if not particular:
-        return Traits(attributes=_IDENTITY, doubt=_unknown(cls, "is not an environment whose state is known"))
+        doubt = _unknown(cls, "is not an environment whose state is known")
+        return Traits(attributes=_IDENTITY, class_spaces=_class_spaces(cls), doubt=doubt)
     return _merge(cls, particular, [t for _, t in entries])
 
 
@@ -256,8 +259,13 @@ def _merge(cls: type, particular: list[tuple[type, Traits]], entries: list[Trait
         extension=None if nearest is None else nearest[1].extension,
         compares_arguments=all(t.compares_arguments for t in entries),
         is_space=any(t.is_space for t in entries),
+        class_spaces=_class_spaces(cls),
         doubt=doubt,
     )
+
+
+def _class_spaces(cls: type) -> tuple[str, ...]:
+    return tuple(name for name in SPACE_ATTRIBUTES if is_instance(getattr(cls, name, None), "Space"))
 
 
 def _unknown(cls: type, what: str) -> str:

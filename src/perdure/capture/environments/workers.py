@@ -24,7 +24,8 @@ __all__ = ["Workers", "serve"]
 
 _ENTRY = "_perdure_serve"
 _COVERED = "_perdure_covered"
-_LOOP = "_async_worker"
+_UNKNOWN_LOOP = "runs its workers in a loop that is not known"
+_LOOP_VARIABLES = frozenset({"env", "autoreset", "observation", "shared_memory"})
 
 Request = tuple[str, Any]
 
@@ -54,6 +55,8 @@ class Workers:
         if doubt:
             return None, [f"AsyncVectorEnv {doubt}"]
         states = self._ask(owner, [("capture", None)] * owner.num_envs)
+        if None in states:
+            return None, [f"AsyncVectorEnv {_UNKNOWN_LOOP}"]
         observations = take(owner.observations)
         reasons = [(f"sub-environment {index}", state["reason"]) for index, state in enumerate(states)]
         reasons.append(("observations", observations["reason"]))
@@ -62,7 +65,13 @@ class Workers:
 
     def check(self, owner: Any, state: Tree, component: str) -> None:
         """Compare every sub-environment, in its worker, with what was captured of it."""
-        doubt = _not_idle(owner) or (state is not None and _own_worker(owner))
+        doubt = _not_idle(owner)
+        if state is not None and not doubt:
+            doubt = _own_worker(owner)
+        if state is not None and not doubt:
+            trees = [worker["environment"] for worker in state["workers"]]
+            fits = self._ask(owner, [("check", (tree, f"{component}[{i}]")) for i, tree in enumerate(trees)])
+            doubt = "" if all(fits) else _UNKNOWN_LOOP
         if doubt:
             raise InvalidInputError(
                 f"cannot restore {component}: AsyncVectorEnv {doubt}",
@@ -70,9 +79,6 @@ class Workers:
                 hint="restore into a freshly built environment, between its steps",
                 field=component,
             )
-        if state is not None:
-            trees = [worker["environment"] for worker in state["workers"]]
-            self._ask(owner, [("check", (tree, f"{component}[{i}]")) for i, tree in enumerate(trees)])
 
     def restore(self, owner: Any, state: Tree) -> None:
         """Restore every sub-environment in its worker, then the last observations here."""
@@ -174,12 +180,15 @@ def serve(kind: str, value: Any) -> Any:
     Answer one request inside a worker process; called by the worker's loop, in whose frame the environment is.
 
     Returns:
-        The answer, or the error that the parent is to raise: raised here it would end the worker.
+        The answer; None if the loop is not the one that is known; or the error that the parent is to raise, since it
+        would end the worker if it were raised here.
     """
     frame = inspect.currentframe()
     assert frame is not None
     assert frame.f_back is not None
     loop = frame.f_back.f_locals
+    if not loop.keys() >= _LOOP_VARIABLES:
+        return None
     try:
         env = loop["env"]
         _remove_entry(env)
@@ -209,13 +218,14 @@ def _capture(env: Any, loop: Mapping[str, Any], _: Any) -> Tree:
     }
 
 
-def _check(env: Any, _: Mapping[str, Any], value: tuple[Tree, str]) -> None:
+def _check(env: Any, _: Mapping[str, Any], value: tuple[Tree, str]) -> bool:
     tree, component = value
     check(env, tree, component)
+    return True
 
 
 def _cover(env: Any, loop: Mapping[str, Any], value: tuple[bool, Tree]) -> None:
-    from gymnasium.wrappers.utils import create_zero_array  # noqa: PLC0415 - optional at run time
+    from gymnasium.wrappers.utils import create_zero_array
 
     terminated, tree = value
     # In shared memory any observation of the right form will do: the parent writes the true ones afterwards.

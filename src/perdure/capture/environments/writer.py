@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from perdure.capture.environments.plain import (
     scalar_to_tree,
     summarise,
 )
-from perdure.capture.environments.traits import SPACE_ATTRIBUTES, Traits, is_code, is_instance, traits_of
+from perdure.capture.environments.traits import Traits, is_code, is_instance, traits_of
 
 __all__ = ["Writer", "captured_attributes", "identity"]
 
@@ -32,26 +32,25 @@ def captured_attributes(owner: object, traits: Traits) -> dict[str, object]:
     if traits.is_space:
         return {n: v for n, v in attributes.items() if n == "_np_random" or _holds_spaces(v)}
     left_out = traits.ignored | traits.constants
+    common = {name: getattr(type(owner), name) for name in traits.class_spaces}
     return {
         name: value
-        for name, value in [*_class_spaces(owner, attributes), *attributes.items()]
+        for name, value in {**common, **attributes}.items()
         if (name in traits.attributes if traits.attributes is not None else name not in left_out) and not is_code(value)
     }
 
 
-def _class_spaces(owner: object, attributes: dict[str, Any]) -> list[tuple[str, object]]:
-    """Find spaces that a class defines for all of its instances: their generators are state all the same."""
-    missing = [(name, getattr(type(owner), name, None)) for name in SPACE_ATTRIBUTES if name not in attributes]
-    return [(name, value) for name, value in missing if _holds_spaces(value)]
-
-
 def _holds_spaces(value: object) -> bool:
-    items: Iterable[object] = (value,)
     if isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, list | tuple):
-        items = value
-    return any((traits := traits_of(item)) is not None and traits.is_space for item in items)
+        return any(map(_is_space, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_space, value))
+    return _is_space(value)
+
+
+def _is_space(value: object) -> bool:
+    traits = traits_of(value)
+    return traits is not None and traits.is_space
 
 
 class _Identities:

@@ -1,0 +1,146 @@
+"""How a run is doing: is anything wrong, what would a restart resume from, who is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perdure.core.leases import Timing
+from perdure.core.manifest import short_id
+from perdure.inspection.documents import Document
+from perdure.inspection.listing import CheckpointSummary, RunListing
+from perdure.inspection.presence import Around, MemberSeen, RestoreBegun, WriterSeen, members_seen
+
+_SAVES_OF_SPACE = 2
+"""Room for fewer further saves than this is worth a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus(Document):
+    """One run at one moment."""
+
+    run: str
+    directory: Path
+    state: str
+    """See `state_of`."""
+    problems: tuple[str, ...]
+    """What is wrong, the worst first."""
+    newest: CheckpointSummary | None
+    restorable: CheckpointSummary | None
+    """The newest of which nothing is missing: what a restart would use."""
+    at_risk_seconds: float | None
+    """Age of `restorable` while something writes to the run: the work that would be lost now."""
+    checkpoints: int
+    size_bytes: int
+    free_bytes: int
+    generation: int | None
+    writer: WriterSeen | None
+    supervisor_pid: str | None
+    members: tuple[MemberSeen, ...]
+    restoring: tuple[RestoreBegun, ...]
+    staging: tuple[str, ...]
+    quarantined: tuple[Mapping[str, Any], ...]
+    damaged_directories: tuple[str, ...]
+    last_events: tuple[Mapping[str, Any], ...]
+    """The newest few, oldest first."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there have been checkpoints and none can be restored."""
+        return self.restorable is None and bool(self.checkpoints or self.damaged_directories or self.quarantined)
+
+
+def state_of(around: Around, *, has_checkpoints: bool) -> str:
+    """
+    Return the state of a run in a word or two.
+
+    ``training``, ``restoring``, ``silent`` (the writer is there and gives no sign of life), ``restarting`` (only the
+    supervisor is there), ``interrupted`` (a restore died), ``stopped`` or ``empty``.
+    """
+    if around.writer is not None:
+        silent_seconds = around.writer.silent_seconds or 0.0
+        if silent_seconds > Timing().lease_seconds:
+            return "silent"
+        return "restoring" if around.restoring else "training"
+    if around.supervisor_pid is not None:
+        return "restarting"
+    if around.restoring:
+        return "interrupted"
+    return "stopped" if has_checkpoints else "empty"
+
+
+def describe_run(
+    listing: RunListing, around: Around, events: Sequence[Mapping[str, Any]], free_bytes: int
+) -> RunStatus:
+    """Put together what was seen of a run; ``events`` come oldest first."""
+    state = state_of(around, has_checkpoints=bool(listing.checkpoints))
+    restorable = listing.restorable
+    known = [checkpoint.generation for checkpoint in listing.checkpoints]
+    return RunStatus(
+        run=listing.run,
+        directory=listing.directory,
+        state=state,
+        problems=tuple(_problems(listing, around, state, events, free_bytes)),
+        newest=listing.newest,
+        restorable=restorable,
+        at_risk_seconds=restorable.age_seconds if restorable and around.has_writer else None,
+        checkpoints=len(listing.checkpoints),
+        size_bytes=listing.size_bytes,
+        free_bytes=free_bytes,
+        generation=max([*known, *([around.generation] if around.generation is not None else [])], default=None),
+        writer=around.writer,
+        supervisor_pid=around.supervisor_pid,
+        members=members_seen(events) if around.supervisor_pid is not None else (),
+        restoring=around.restoring,
+        staging=around.staging,
+        quarantined=around.quarantined,
+        damaged_directories=tuple(damage.directory for damage in listing.damaged_directories),
+        last_events=tuple(events[-5:]),
+    )
+
+
+def _problems(
+    listing: RunListing, around: Around, state: str, events: Sequence[Mapping[str, Any]], free_bytes: int
+) -> list[str]:
+    found = [
+        f"checkpoint {short_id(checkpoint.id)} is damaged: {checkpoint.problems[0].message}"
+        for checkpoint in listing.checkpoints
+        if not checkpoint.restores
+    ]
+    found += [
+        f"{damage.directory} is no checkpoint: {damage.problem.message}" for damage in listing.damaged_directories
+    ]
+    if listing.restorable is None and around.quarantined:
+        found.append("every checkpoint there was is in quarantine")
+    if state == "silent" and around.writer is not None:
+        found.append(f"the writer {around.writer.owner} has been silent for {around.writer.silent_seconds:.0f} s")
+    if state == "interrupted":
+        found += [_interrupted(restore) for restore in around.restoring]
+    if around.control_problem is not None:
+        found.append(f"the control database cannot be read ({around.control_problem}): a writer may be there unseen")
+    found += _troubled_saves(events)
+    needed = listing.newest.new_bytes if listing.newest else 0
+    if free_bytes < _SAVES_OF_SPACE * needed:
+        found.append(f"the disk is nearly full: {free_bytes:,} bytes are free and the last save wrote {needed:,}")
+    return found
+
+
+def _interrupted(restore: RestoreBegun) -> str:
+    where = f" at step {restore.step!r}" if restore.step else ""
+    times = "once" if restore.attempts == 1 else f"{restore.attempts} times"
+    return f"restoring {short_id(restore.checkpoint)} has killed its process {times}{where}"
+
+
+def _troubled_saves(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say what is wrong with saving: the trouble since the last save that worked."""
+    kinds: list[str] = []
+    for event in reversed(events):
+        if event.get("event") in ("saved", "started", "restored"):
+            break
+        if event.get("event") == "save-failed":
+            kinds.append(str(event.get("kind", "unknown")))
+    if not kinds:
+        return []
+    return [f"the last {'save' if len(kinds) == 1 else f'{len(kinds)} saves'} failed ({kinds[0]})"]

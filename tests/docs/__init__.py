@@ -1,0 +1,1 @@
+"""Documentation: that it runs, resolves, and says what the source says."""

@@ -1,0 +1,55 @@
+"""How much is tried: ``quick`` in a working session, ``ci`` in every build, ``soak`` by hand (PERDURE_TEST_PROFILE)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Numbers of cases, by tier."""
+
+    name: str
+    machine_examples: int
+    """Sequences of acts that the state machine tries."""
+    fuzz_examples: int
+    """Hostile inputs of each kind."""
+    cuts: int
+    """Power cuts on each file system."""
+    kills: int
+    """Kills of a process that uses the store, and as many of one that uses a whole run."""
+    corruptions: int
+    """Damaged bytes that are sampled beside the exhaustive ones."""
+    stride: int
+    """Every how many kill points of a family a power cut is tried."""
+
+
+PROFILES = {
+    "quick": Profile(
+        "quick", machine_examples=60, fuzz_examples=1_000, cuts=300, kills=250, corruptions=2_000, stride=4
+    ),
+    "ci": Profile(
+        "ci", machine_examples=200, fuzz_examples=5_000, cuts=1_000, kills=1_000, corruptions=10_000, stride=1
+    ),
+    "soak": Profile(
+        "soak",
+        machine_examples=4_000,
+        fuzz_examples=100_000,
+        cuts=25_000,
+        kills=20_000,
+        corruptions=200_000,
+        stride=1,
+    ),
+}
+
+
+def current_profile() -> Profile:
+    """The profile asked for, or that of the place."""
+    default = "ci" if is_ci() else "quick"
+    return PROFILES[os.environ.get("PERDURE_TEST_PROFILE", default)]
+
+
+def is_ci() -> bool:
+    """Whether nothing may be skipped."""
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")

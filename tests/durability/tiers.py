@@ -1,0 +1,241 @@
+"""
+The tiers of the proof as functions from a system to a report, so that the same code shows the system right and a
+planted bug wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from workloads import FAMILIES, SEGMENTS, WORKLOADS, Workload, World
+
+from perdure.core.retention import Last
+
+from perdure.errors import PerdureError
+from perdure.files.door import Files
+from perdure.store.layout import STAGING, TEMPORARY_PREFIX
+from perdure.store.store import Checkpoint, Store
+from perdure.testing.crash import CrashState, Materializer, Tree, crash_states, digest_of_tree
+from perdure.testing.faults import ERRORS, SHORT_WRITE, Fault, FaultyFiles
+from perdure.testing.promises import Event, Promises, Value, observe
+from perdure.testing.recording import Operation
+from perdure.testing.scenario import Scenario, numbered_ids
+
+MARKERS = ("progress.json", "restoring.step", "restored.step")
+
+
+@dataclass
+class Report:
+    """What a tier tried and what it found wrong."""
+
+    cases: set[bytes] = field(default_factory=set)
+    tried: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, other: Report) -> None:
+        """Take another part of the same tier in."""
+        self.cases |= other.cases
+        self.tried += other.tried
+        self.violations += other.violations
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A directory in memory where there is one, because thousands of small files are made in it."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="perdure-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def look(store: Store) -> dict[str, Value]:
+    """What a process sees in a run directory that it has just come to."""
+    try:
+        return observe(store, MARKERS)
+    except (PerdureError, OSError, ValueError) as error:
+        return {"looking": repr(error)}
+
+
+def go_on(directory: Path, promises: Promises, seed: str = "next") -> list[str]:
+    """What is wrong when the next process takes the run over: it starts, saves, and leaves nothing lying about."""
+    scenario = Scenario(directory, Files(), promises.note, seed, generation=1_000)
+    try:
+        scenario.start()
+        checkpoint = scenario.save(99)
+    except PerdureError as error:
+        return [f"the next process cannot go on: {error!r}"]
+    problems = promises.violations(look(scenario.store))
+    if scenario.store.checkpoints()[0].manifest.id != checkpoint.manifest.id:
+        problems.append("what was saved last is not the newest")
+    left = [path.name for path in (directory / STAGING).iterdir()]
+    left += [path.name for path in directory.rglob(f"{TEMPORARY_PREFIX}*")]
+    return problems + [f"{name} is left over" for name in left]
+
+
+# Crash states
+
+
+def record(workload: Workload) -> World:
+    """Run a workload and keep what it did."""
+    with workspace() as root:
+        world = World(root)
+        workload(world)
+        return world
+
+
+def explore_crashes(operations: Sequence[Operation], *, begin: int = 0, go_on_every: int = 16) -> Report:
+    """Check every state that a power cut can leave of a recording; in one of ``go_on_every``, also that life goes on."""
+    report = Report()
+    histories = _Histories(operations)
+    with workspace() as shown, workspace() as lived:
+        materializer = Materializer(shown)
+        for state in crash_states(operations, demanding=_is_demanding, begin=begin):
+            key = digest_of_tree(state.tree)
+            report.tried += 1
+            report.cases.add(key)
+            materializer.show(state.tree)
+            for run, promises in histories.until(state.after).items():
+                problems = promises.violations(look(Store(shown / run, Files(), numbered_ids("reader"))))
+                if not problems and key[0] % go_on_every == 0:
+                    problems = _go_on_in_a_copy(state.tree, lived / key.hex(), run, promises)
+                report.violations += [f"{problem} after {describe(state, operations)}" for problem in problems]
+    return report
+
+
+def describe(state: CrashState, operations: Sequence[Operation]) -> str:
+    """Say where a state comes from."""
+    lost = f" without [{'; '.join(state.lost)}]" if state.lost else ""
+    return f"operation {state.after} ({operations[state.after - 1]}){lost}"
+
+
+def _go_on_in_a_copy(tree: Tree, root: Path, run: str, promises: Promises) -> list[str]:
+    root.mkdir()
+    try:
+        Materializer(root).show(tree)
+        return go_on(root / run, copy.deepcopy(promises))
+    finally:
+        shutil.rmtree(root)
+
+
+def _is_demanding(mark: tuple[str, Event]) -> bool:
+    return mark[1].acknowledged
+
+
+class _Histories:
+    """Promises of each run as of a point of a recording; points must not fall."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._operations = operations
+        self._position = 0
+        self._promises: dict[str, Promises] = {
+            operation.mark[0]: Promises() for operation in operations if operation.name == "mark"
+        }
+
+    def until(self, after: int) -> dict[str, Promises]:
+        for operation in self._operations[self._position : after]:
+            if operation.name == "mark":
+                run, event = operation.mark
+                self._promises[run].note(event)
+        self._position = after
+        return self._promises
+
+
+def explore_workload(name: str) -> Report:
+    """All crash states of one workload."""
+    return explore_crashes(record(WORKLOADS[name]).operations)
+
+
+def explore_family(name: str, stride: int) -> Report:
+    """All crash states of every ``stride``-th member of a family."""
+    report = Report()
+    before: Sequence[Operation] = ()
+    for at in count(1, stride):
+        world = record(FAMILIES[name].workload(at))
+        if world.calls < at:
+            return report
+        # Where a member has done the same as the one before it, its states are the same.
+        begin = next((i for i, (a, b) in enumerate(zip(before, world.operations, strict=False)) if a != b), len(before))
+        report.add(explore_crashes(world.operations, begin=max(0, begin - 1)))
+        before = world.operations
+    raise AssertionError("unreachable: every act has a last call")
+
+
+# Failing calls
+
+Act = Callable[[Scenario, Checkpoint, Checkpoint], object]
+"""Gets a process and the two checkpoints of its run, the newer one first; the newer one is pinned."""
+
+
+def _prepare(scenario: Scenario) -> tuple[Checkpoint, Checkpoint]:
+    scenario.start()
+    older = scenario.save(10, SEGMENTS)
+    newer = scenario.save(20, SEGMENTS, linked=older)
+    scenario.pin(newer, "good")
+    scenario.note("progress.json", "models")
+    return newer, older
+
+
+ACTS: dict[str, Act] = {
+    "start": lambda process, newer, older: process.start(),
+    "save": lambda process, newer, older: process.save(30),
+    "linked save": lambda process, newer, older: process.save(30, SEGMENTS, linked=newer),
+    "large save": lambda process, newer, older: process.save(30, {"model/large": 2**20 + 5}, pieces=2),
+    "remove": lambda process, newer, older: process.remove(older),
+    "retain": lambda process, newer, older: process.retain(Last(1)),
+    "quarantine": lambda process, newer, older: process.quarantine(newer),
+    "pin": lambda process, newer, older: process.pin(newer, "better"),
+    "unpin": lambda process, newer, older: process.unpin("good"),
+    "note": lambda process, newer, older: process.note("progress.json", "replay"),
+    "forget": lambda process, newer, older: process.forget("progress.json"),
+    "log": lambda process, newer, older: process.log("something"),
+    "read": lambda process, newer, older: process.read_all(),
+}
+
+
+def fail_every_call(name: str, faults: Sequence[Fault] = ERRORS) -> Report:
+    """Let each fault happen to each call of an act, once and for ever, and look what is left each time."""
+    report = Report()
+    for fault in faults:
+        for forever in (False, True):
+            for at in count(1):
+                with workspace() as root:
+                    struck = _fail_one_call(root / "run", name, FaultyFiles(fault, at, forever=forever), fault, report)
+                if not struck:
+                    break
+                report.tried += 1
+    return report
+
+
+def _fail_one_call(directory: Path, name: str, files: FaultyFiles, fault: Fault, report: Report) -> list[str]:
+    promises = Promises()
+    checkpoints = _prepare(Scenario(directory, Files(), promises.note, "first"))
+    scenario = Scenario(directory, files, promises.note, "second", generation=2)
+    descriptors = os.listdir("/proc/self/fd")
+    problems = []
+    try:
+        ACTS[name](scenario, *checkpoints)
+    except PerdureError as error:
+        if not files.struck:
+            problems.append(f"it fails without a fault: {error!r}")
+    except OSError as error:
+        problems.append(f"a bare {error!r} comes out")
+    else:
+        if files.struck and fault is not SHORT_WRITE:
+            problems.append("the error is swallowed")
+    if os.listdir("/proc/self/fd") != descriptors:
+        problems.append("a descriptor is left open")
+    problems += promises.violations(look(Store(directory, Files(), numbered_ids("reader"))))
+    problems += go_on(directory, promises)
+    where = f"{fault.name} at {files.struck[:1]} of {name}"
+    report.violations += [f"{problem}, {where}" for problem in problems]
+    return files.struck
