@@ -13,6 +13,7 @@ from torch import nn
 
 import perdure
 from perdure import Best, Every, Last, OnImprovement
+from perdure.core.sealing import seal
 from perdure.errors import (
     AlreadyExistsError,
     FormatError,
@@ -400,7 +401,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
 def test_a_newer_run_directory_is_refused(tmp_path):
     """A run directory of a newer schema is refused with what to do, and left as it is."""
     (tmp_path / "t").mkdir()
-    (tmp_path / "t" / "run.json").write_text('{"schema_version": 99}')
+    (tmp_path / "t" / "run.json").write_bytes(seal(b'{\n "schema_version": 99\n}\n'))
     with pytest.raises(FormatError, match="schema is version 99") as caught:
         opened(tmp_path)
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.audit import UntrackedStateWarning, find_untracked
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
@@ -43,6 +43,12 @@ from perdure.supervise.beats import Beater
 from perdure.surroundings import Surroundings
 from perdure.tracked import Tracked
 from perdure.writership import Writership
+
+if TYPE_CHECKING:
+    from perdure.cluster.actor import Actor
+    from perdure.cluster.evaluator import Evaluator
+    from perdure.cluster.inbox import Evaluation
+    from perdure.cluster.learner import Learner
 
 DEFAULT_SAVE = Every(seconds=600)
 DEFAULT_KEEP = Last(3)
@@ -422,7 +428,7 @@ class Run:
 
     def audit(self, variables: Mapping[str, Any]) -> None:
         """
-        Warn, once in a run's life, of training state among ``variables`` that nothing tracks; `loop` looks around itself.
+        Warn once of training state among ``variables`` that nothing tracks; `loop` looks around itself.
 
         Args:
             variables: Objects by the name that the warning gives them.

@@ -140,7 +140,7 @@ def test_a_holder_stops_before_its_grantor_does(elapsed: float, may: bool) -> No
     assert may_act(Timing(), 100.0, 100.0 + elapsed) is may
 
 
-@settings(max_examples=60, stateful_step_count=40, deadline=None)
+@settings(max_examples=40, stateful_step_count=30, deadline=None)
 class LeasesAgainstModel(RuleBasedStateMachine):
     """
     The table against a plain model that remembers every life by name.

@@ -12,6 +12,7 @@ import warnings
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 import perdure
 from perdure import errors
@@ -49,6 +50,17 @@ def runnable(page):
 # That it runs
 
 
+@pytest.fixture
+def one_thread(monkeypatch):
+    """Give trainings one thread: networks this small only wait for further ones, above all where tests run in parallel."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=name_of)
 def test_runnable_blocks_run(page, tmp_path, monkeypatch):
     """The blocks of a page that are marked so run in order, without a warning but that of the budget."""
@@ -65,6 +77,7 @@ def test_runnable_blocks_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("one_thread")
 def test_the_tutorial_comes_to_what_it_promises(tmp_path):
     """The tutorial's script, killed and started again, ends with the same weights as one that was left alone."""
     (script,) = (block.text for block in blocks_of(text_of(TUTORIAL)) if "file=train.py" in block.words)

@@ -219,26 +219,38 @@ class Environment:
     """A Gymnasium environment, single or vectorised, with its wrappers."""
 
     section = Section.ENVIRONMENT
+    kind = "environment"
 
-    def __init__(self, name: str, env: Any, reset_seed: int) -> None:
+    def __init__(self, name: str, env: Any) -> None:
         self._name = name
         self._env = env
-        self._reset_seed = reset_seed
-        level, self.reason = environments.environment_level(env)
-        self.grade = Grade.EXACT if level is environments.Level.E0 else Grade.STATISTICAL
-        self.kind = f"environment.{level.value}"
+        self._captures = 0
+        self.grade = _grade_of(environments.environment_level(env))
 
     def capture(self) -> object:
-        """The environment's state, or a note that it has to be reset."""
-        return environments.capture_environment(self._env)
+        """The environment's state, or a note that it has to be reset; how exact it is can change while it runs."""
+        tree = environments.capture_environment(self._env)
+        self.grade = _grade_of(environments.level_of(tree))
+        self._captures += 1
+        return {"environment": tree, "captures": self._captures}
 
     def check(self, tree: object) -> None:
         """The environment checks ids, wrappers and spaces before it changes anything."""
 
     def restore(self, tree: object) -> str:
-        """Bring the environment to the state; one that cannot be captured is reset with a derived seed."""
-        restored = environments.restore_environment(self._env, tree, reset_seed=self._reset_seed)
-        return "" if restored.restored == "exact" else restored.note
+        """Bring the environment to the state; one that cannot be captured is reset with a seed of its own."""
+        assert isinstance(tree, dict)
+        self._captures = tree["captures"]
+        # Counted, so that a run that is resumed often does not begin the same episodes each time.
+        seed = environments.derive_reset_seed("", self._name, self._captures)
+        restored = environments.restore_environment(
+            self._env, tree["environment"], reset_seed=seed, component=self._name
+        )
+        return restored.note
+
+
+def _grade_of(found: tuple[environments.Level, str]) -> Grade:
+    return Grade.EXACT if found[0] is environments.Level.E0 else Grade.STATISTICAL
 
 
 class Space:

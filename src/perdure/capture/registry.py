@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -92,7 +91,7 @@ def _make(name: str, value: Any) -> Component | None:
     if is_generator(value):
         return HeldGenerator(value)
     if environments.is_environment(value):
-        return Environment(name, value, zlib.crc32(name.encode()))
+        return Environment(name, value)
     if environments.is_space(value):
         return Space(value)
     if (ring := component_for(value)) is not None:

@@ -50,7 +50,9 @@ def split_command(words: Sequence[str]) -> tuple[list[str], tuple[str, ...] | No
     return list(words[:position]), tuple(words[position + 1 :])
 
 
-def parse(words: Sequence[str], command: Sequence[str] | None = None) -> tuple[str | None, Verb | None, argparse.Namespace]:
+def parse(
+    words: Sequence[str], command: Sequence[str] | None = None
+) -> tuple[str | None, Verb | None, argparse.Namespace]:
     """
     Parse perdure's own words.
 

@@ -18,9 +18,7 @@ LOG_SECONDS = 30.0
 
 
 @contextmanager
-def progress(
-    output: Output, what: str, clock_seconds: Callable[[], float] = time.monotonic
-) -> Iterator[OnProgress]:
+def progress(output: Output, what: str, clock_seconds: Callable[[], float] = time.monotonic) -> Iterator[OnProgress]:
     """
     Show the progress of the block on standard error.
 

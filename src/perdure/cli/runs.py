@@ -48,9 +48,8 @@ def _row(each: RunSummary) -> Sequence[Cell]:
 
 def _footer(found: Sequence[RunSummary]) -> str:
     troubled = sum(bool(each.problems) for each in found)
-    return (
-        f"{count_text(len(found), 'run')}, {size_text(sum(each.size_bytes for each in found))} on disk"
-        + (f"; {troubled} with problems, `perdure status RUN` tells more" if troubled else "")
+    return f"{count_text(len(found), 'run')}, {size_text(sum(each.size_bytes for each in found))} on disk" + (
+        f"; {troubled} with problems, `perdure status RUN` tells more" if troubled else ""
     )
 
 

@@ -37,13 +37,17 @@ def _print(report: VerifyReport, context: Context) -> None:
                 output.line(f"{name}  ", Word("restores", "green"))
         else:
             of = f" of {', '.join(check.damaged_components)}" if check.damaged_components else ""
-            output.line(f"{name}  ", Word(f"does not restore: {count_text(len(check.problems), 'bad file')}{of}", "red"))
+            output.line(
+                f"{name}  ", Word(f"does not restore: {count_text(len(check.problems), 'bad file')}{of}", "red")
+            )
     checked = f"{count_text(len(report.checkpoints), 'manifest')}, {count_text(report.files_checked, 'file')}"
     took = duration_text(report.seconds)
     verdict = "all whole" if report.is_whole else "damage found"
     output.line(f"{verdict}: {checked}, {size_text(report.bytes_checked)} in {took} (level {report.level.value})")
     if not report.is_whole:
-        what = "a restart puts it aside and resumes from the newest that restores" if report.restores else "none restores"
+        what = (
+            "a restart puts it aside and resumes from the newest that restores" if report.restores else "none restores"
+        )
         output.note(f"{what}; next: perdure status {report.run}")
 
 

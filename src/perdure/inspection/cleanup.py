@@ -8,6 +8,7 @@ is being restored, and what is pinned. The newest one also has to be whole befor
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -129,12 +130,18 @@ def _row(checkpoint: Checkpoint, reason: str | None) -> PlanRow:
     return PlanRow(manifest.id, manifest.global_step, manifest.created_at, manifest.total_bytes, action, why)
 
 
-def execute(store: Store, plan: GcPlan, in_use: InUse) -> GcResult:
+def execute(store: Store, plan: GcPlan, in_use: InUse, at: str) -> GcResult:
     """
     Carry out a plan, oldest checkpoint first.
 
     What has come into use since the plan was made is spared. A crash leaves each checkpoint either whole or gone; what
     is left of one in staging goes at the run's next start.
+
+    Args:
+        store: The run.
+        plan: What to do.
+        in_use: What must not be touched, as of now.
+        at: The time, for the run's history.
 
     Raises:
         ConflictError: Kind ``gc.plan-outdated``: nothing that the plan keeps is there any more.
@@ -159,6 +166,7 @@ def execute(store: Store, plan: GcPlan, in_use: InUse) -> GcResult:
             spared[row.id] = "already gone"
         else:
             removed.append(row.id)
+            _record(store, row, at)
     return GcResult(plan.run, tuple(removed), spared)
 
 
@@ -171,3 +179,9 @@ def _remove(store: Store, checkpoint: Checkpoint) -> bool:
             return False
         raise
     return True
+
+
+def _record(store: Store, row: PlanRow, at: str) -> None:
+    # A disk too full for a line of history is the very reason to go on removing.
+    with contextlib.suppress(StoreError):
+        store.events.append({"at": at, "event": "removed", "checkpoint": row.id, "step": row.global_step, "by": "gc"})

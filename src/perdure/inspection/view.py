@@ -16,6 +16,7 @@ from perdure.errors import CorruptionError, NotFoundError, NothingRestorableErro
 from perdure.files.door import Files, explained
 from perdure.inspection import cleanup
 from perdure.inspection.cleanup import GcPlan, GcResult, InUse, reasons_to_keep
+from perdure.inspection.documents import rfc3339
 from perdure.inspection.keeping import keep_text, parse_keep
 from perdure.inspection.listing import CheckpointDetail, CheckpointSummary, RunListing, component_summaries, summaries
 from perdure.inspection.presence import look_around
@@ -193,7 +194,7 @@ class RunView:
             StoreError: A removal failed; the ones before it are done.
         """
         with explained("clean up", self.directory):
-            return cleanup.execute(self._store, plan, self._in_use())
+            return cleanup.execute(self._store, plan, self._in_use(), rfc3339(self._wall_seconds()))
 
     def pins(self) -> dict[str, str]:
         """Return checkpoint ids by pin name."""

@@ -1,0 +1,120 @@
+"""
+What an object of a framework keeps in its plain attributes.
+
+Such objects mix state with settings. The difference shows while training: numbers, text and flags that have not changed
+since it began are settings and belong to the program, whose new value a resume must not undo. Everything else is state.
+Arrays are always state: an observation may happen to be the one that the episode began with.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from perdure.capture.arrays import array_type, spec_of
+from perdure.core.tree import Flat, flatten
+from perdure.errors import InvalidInputError
+
+_SHOWN_CHARACTERS = 40
+
+
+class Attributes:
+    """
+    The plain attributes of one object.
+
+    Args:
+        owner: Borrowed. What is not plain data (nets, environments, functions) is none of this class's business.
+        ignored: Names of attributes that are saved elsewhere, or not at all.
+    """
+
+    def __init__(self, owner: Any, ignored: frozenset[str] = frozenset()) -> None:
+        self._owner = owner
+        self._ignored = ignored
+        self._initial = {name: _mark(flat) for name, _, flat in self._plain()}
+
+    def _plain(self) -> Iterator[tuple[str, Any, Flat]]:
+        for name, value in vars(self._owner).items():
+            flat = None if name in self._ignored else _flatten(value)
+            if flat is not None:
+                yield name, value, flat
+
+    def capture(self) -> dict[str, Any]:
+        """State and settings by name; arrays are borrowed."""
+        state, settings = {}, {}
+        for name, value, flat in self._plain():
+            mark = _mark(flat)
+            is_setting = mark is not None and mark == self._initial.get(name)
+            (settings if is_setting else state)[name] = value
+        return {"state": state, "settings": settings}
+
+    def restore(self, tree: Mapping[str, Any]) -> list[str]:
+        """
+        Bring the attributes to a captured state; tensors are filled in place, so that aliases of them stay.
+
+        Returns:
+            Settings that differ, in words; the program's own are kept.
+        """
+        for name, value in tree["state"].items():
+            setattr(self._owner, name, alike(value, vars(self._owner).get(name)))
+        live = {name: (value, _mark(flat)) for name, value, flat in self._plain()}
+        return [
+            f"{name} {str(value)[:_SHOWN_CHARACTERS]} -> {str(live[name][0])[:_SHOWN_CHARACTERS]}"
+            for name, value in tree["settings"].items()
+            if name in live and live[name][1] != _mark(flatten({"": value}, array_type))
+        ]
+
+
+def can_store(value: Any) -> bool:
+    """Whether a value is plain data that a checkpoint can hold."""
+    return _flatten(value) is not None
+
+
+def alike(value: Any, current: Any) -> Any:
+    """
+    Give a restored value the form of the one whose place it takes.
+
+    Tensors of equal shape are filled in place, on their own device; named tuples, limited deques and dictionaries with
+    a default stay what they are.
+    """
+    if isinstance(value, torch.Tensor) and isinstance(current, torch.Tensor):
+        if value.shape != current.shape or value.dtype != current.dtype:
+            return value.to(current.device)
+        current.detach().copy_(value)
+        return current
+    if isinstance(value, dict) and isinstance(current, dict):
+        filled = {key: alike(item, current.get(key)) for key, item in value.items()}
+        if type(current) is dict:
+            return filled
+        current.clear()
+        current.update(filled)
+        return current
+    if isinstance(value, deque) and isinstance(current, deque):
+        return deque(value, maxlen=current.maxlen)
+    if isinstance(value, list | tuple) and isinstance(current, list | tuple) and len(value) == len(current):
+        items = [alike(item, other) for item, other in zip(value, current, strict=True)]
+        return type(current)._make(items) if hasattr(type(current), "_make") else type(value)(items)
+    return value
+
+
+def _flatten(value: Any) -> Flat | None:
+    try:
+        flat = flatten({"": value}, array_type)
+        for name, array in flat.arrays.items():
+            spec_of(name, array)
+    except InvalidInputError:
+        return None
+    return flat
+
+
+def _mark(flat: Flat) -> Any:
+    """What tells one plain value from another; None if it holds arrays, which are never compared."""
+    numbers = []
+    for array in flat.arrays.values():
+        if array.ndim:
+            return None
+        numbers.append(array.item() if isinstance(array, np.generic | torch.Tensor) else array[()])
+    return [flat.structure, numbers]
