@@ -1,7 +1,7 @@
 """
 What it costs to save and restore a replay buffer (F2, F5, F6, F7), beside what others do with the same data.
 
-A save of a run of nets and a replay buffer is measured against a synchronous ``np.savez`` of the same arrays with fsync,
+A save of a run of nets and a replay buffer is measured against a synchronous ``np.savez`` of the same arrays and fsync,
 a restore against peers that load everything, with cold caches for both, and sampling afterwards against a buffer that
 was never restored. Bytes are counted, not timed.
 """
@@ -33,6 +33,8 @@ REST = {"action": (np.int64, ()), "reward": (np.float32, ()), "terminated": (np.
 NETS_BYTES = 6 * MB
 MORE = 1000
 SEGMENT_BYTES = 16 * 2**20
+LARGE = ("frames-2.8GB",)
+"""Cases that are large enough for the targets that speak of buffers of gigabytes."""
 
 
 def filled(columns: dict[str, Any], count: int) -> RingBuffer:
@@ -125,9 +127,12 @@ def measure_saves(label: str, ring: RingBuffer, where: Path, rounds: int) -> lis
     raw = {name: summary(values) for name, values in times.items()}
     raw |= {"first_blocked": first[0], "first_durable": first_seconds, "buffer_mb": row_bytes * ring.capacity / MB}
     return [
-        figure(f"F2@{label}", medians["perdure"] / medians["savez"], "<=0.002" if "1GB" in label else "", raw),
+        figure(f"F2@{label}", medians["perdure"] / medians["savez"], "<=0.002" if label in LARGE else "", raw),
         figure(
-            f"F5@{label}", excess / changed, "<=1.05", {"written_mb": max(written) / MB, "changed_mb": changed / MB}
+            f"F5@{label}",
+            max(written) / (1.05 * changed + SEGMENT_BYTES),
+            "<=1",
+            {"written_mb": max(written) / MB, "changed_mb": changed / MB, "segment_mb": SEGMENT_BYTES / MB},
         ),
         figure(
             f"F6@{label}:segments",
@@ -276,7 +281,7 @@ def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of ev
         with scratch() as where:
             ring = filled(columns, count)
             figures += measure_saves(label, ring, where, rounds)
-            figures += measure_peers(label, ring, where, rounds, is_large="2.8GB" in label)
+            figures += measure_peers(label, ring, where, rounds, is_large=label in LARGE)
             figures += measure_reading(label, ring, where, rounds)
             del ring
     figures += measure_flatness()

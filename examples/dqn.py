@@ -67,7 +67,9 @@ def train(settings: Settings):
     returns: list[float] = []
     first, _ = env.reset(seed=settings.seed)
 
-    with perdure.open(settings.store, run=settings.run, save=Every(steps=settings.save_steps), keep=Last(3)) as run:  # perdure
+    with perdure.open(
+        settings.store, run=settings.run, save=Every(steps=settings.save_steps), keep=Last(3)
+    ) as run:  # perdure
         run.track(values=values, target=target, optimizer=optimizer, replay=replay, env=env, returns=returns)  # perdure
         run.track(actions=env.action_space)  # perdure
         now = run.locals(obs=first)  # perdure

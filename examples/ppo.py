@@ -79,7 +79,9 @@ def train(settings: Settings):
     first, _ = envs.reset(seed=settings.seed)
     returns: list[float] = []
 
-    with perdure.open(settings.store, run=settings.run, save=Every(steps=settings.save_steps), keep=Last(3)) as run:  # perdure
+    with perdure.open(
+        settings.store, run=settings.run, save=Every(steps=settings.save_steps), keep=Last(3)
+    ) as run:  # perdure
         run.track(agent=agent, optimizer=optimizer, scheduler=scheduler, envs=envs, returns=returns)  # perdure
         count = run.counters(global_step=0)  # perdure
         now = run.locals(observation=torch.tensor(first), done=torch.zeros(settings.envs))  # perdure

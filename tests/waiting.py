@@ -12,7 +12,9 @@ def wait_until(condition, seconds, process=None):
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         if process is not None and process.poll() is not None and not condition():
-            raise AssertionError(f"the process ended with {process.returncode}: {process.stderr.read()}")
+            raise AssertionError(
+                f"the process ended with {process.returncode}: {(process.stderr or process.stdout).read()}"
+            )
         pause.wait(0.005)
 
 

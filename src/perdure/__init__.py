@@ -19,8 +19,10 @@ from perdure.core.component import (
     PartsComponent,
     TreeComponent,
 )
+from perdure.core.leases import Timing
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
+from perdure.errors import FencedError, PerdureError, StoppedError
 from perdure.forking import fork
 from perdure.policies import Best, Every, EverySteps, Last, OnImprovement
 from perdure.recovery.report import RestoreReport
@@ -35,12 +37,14 @@ __all__ = [
     "ContentPart",
     "Every",
     "EverySteps",
+    "FencedError",
     "Grade",
     "Last",
     "LinkPart",
     "OnImprovement",
     "PartsCapture",
     "PartsComponent",
+    "PerdureError",
     "RestoreReport",
     "RingBuffer",
     "Run",
@@ -48,6 +52,8 @@ __all__ = [
     "SaveFailedWarning",
     "SaveHandle",
     "Section",
+    "StoppedError",
+    "Timing",
     "TreeComponent",
     "UntrackedStateWarning",
     "__version__",

@@ -49,7 +49,9 @@ def test_an_incarnation_survives_its_text() -> None:
     assert Incarnation.parse(str(life(123, "deadbeef"))) == life(123, "deadbeef")
 
 
-@pytest.mark.parametrize("text", ["", "x", f"{BOOT}.1.2", f"{BOOT}.1.2.zzzzzzzz", f"../{BOOT}.1.2.00000000", "a" * 9999])
+@pytest.mark.parametrize(
+    "text", ["", "x", f"{BOOT}.1.2", f"{BOOT}.1.2.zzzzzzzz", f"../{BOOT}.1.2.00000000", "a" * 9999]
+)
 def test_a_text_that_is_no_incarnation_is_none(text: str) -> None:
     """Anything else than the exact form is refused, so the text can name a file."""
     assert Incarnation.parse(text) is None

@@ -5,25 +5,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.core.ring import (
-    All,
     Column,
     Group,
-    MaxAge,
-    Nothing,
-    Recent,
     RingState,
     SavedGroup,
     check_column,
     overlap,
     plan_groups,
-    plan_repacking,
     plan_segment,
-    plan_trim,
     rows_of,
     segments_to_plan,
     spans,
     written_since,
 )
+from perdure.core.trimming import All, MaxAge, Nothing, Recent, plan_repacking, plan_trim
 from perdure.errors import InvalidInputError
 
 

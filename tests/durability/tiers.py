@@ -1,7 +1,4 @@
-"""
-The tiers of the proof as functions from a system to a report, so that the same code shows the system right and a
-planted bug wrong.
-"""
+"""The tiers of the proof, as functions that fill a report: the same code shows perdure right and planted bugs wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 from workloads import FAMILIES, SEGMENTS, WORKLOADS, Workload, World
@@ -23,7 +20,7 @@ from perdure.errors import PerdureError
 from perdure.files.door import Files
 from perdure.store.layout import STAGING, TEMPORARY_PREFIX
 from perdure.store.store import Checkpoint, Store
-from perdure.testing.crash import CrashState, Materializer, Tree, crash_states, digest_of_tree
+from perdure.testing.crash import CrashState, Materializer, Tree, crash_states, digest_of_tree, read_tree
 from perdure.testing.faults import ERRORS, SHORT_WRITE, Fault, FaultyFiles
 from perdure.testing.promises import Event, Promises, Value, observe
 from perdure.testing.recording import Operation
@@ -34,17 +31,20 @@ MARKERS = ("progress.json", "restoring.step", "restored.step")
 
 @dataclass
 class Report:
-    """What a tier tried and what it found wrong."""
+    """
+    What a tier tried and what it found wrong.
 
-    cases: set[bytes] = field(default_factory=set)
+    Attributes:
+        tried: Cases.
+        states: Digests of the distinct trees among them.
+        checked: What has been checked already, and need not be again.
+        violations: Broken promises, for people.
+    """
+
     tried: int = 0
+    states: set[bytes] = field(default_factory=set)
+    checked: set[tuple[bytes, str]] = field(default_factory=set)
     violations: list[str] = field(default_factory=list)
-
-    def add(self, other: Report) -> None:
-        """Take another part of the same tier in."""
-        self.cases |= other.cases
-        self.tried += other.tried
-        self.violations += other.violations
 
 
 @contextmanager
@@ -93,23 +93,26 @@ def record(workload: Workload) -> World:
         return world
 
 
-def explore_crashes(operations: Sequence[Operation], *, begin: int = 0, go_on_every: int = 16) -> Report:
+def explore_crashes(operations: Sequence[Operation], report: Report, *, begin: int = 0, go_on_every: int = 16) -> None:
     """Check every state that a power cut can leave of a recording; in one of ``go_on_every``, also that life goes on."""
-    report = Report()
     histories = _Histories(operations)
     with workspace() as shown, workspace() as lived:
         materializer = Materializer(shown)
         for state in crash_states(operations, demanding=_is_demanding, begin=begin):
-            key = digest_of_tree(state.tree)
+            tree = digest_of_tree(state.tree)
+            promised = histories.until(state.after)
+            case = (tree, promised.key)
+            if case in report.checked:
+                continue
             report.tried += 1
-            report.cases.add(key)
+            report.states.add(tree)
+            report.checked.add(case)
             materializer.show(state.tree)
-            for run, promises in histories.until(state.after).items():
+            for run, promises in promised.by_run.items():
                 problems = promises.violations(look(Store(shown / run, Files(), numbered_ids("reader"))))
-                if not problems and key[0] % go_on_every == 0:
-                    problems = _go_on_in_a_copy(state.tree, lived / key.hex(), run, promises)
+                if not problems and tree[0] % go_on_every == 0:
+                    problems = _go_on_in_a_copy(state.tree, lived / tree.hex(), run, promises)
                 report.violations += [f"{problem} after {describe(state, operations)}" for problem in problems]
-    return report
 
 
 def describe(state: CrashState, operations: Sequence[Operation]) -> str:
@@ -137,37 +140,36 @@ class _Histories:
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._operations = operations
         self._position = 0
-        self._promises: dict[str, Promises] = {
-            operation.mark[0]: Promises() for operation in operations if operation.name == "mark"
-        }
+        marks = [operation.mark for operation in operations if operation.name == "mark"]
+        self.by_run = {run: Promises() for run, _ in marks}
+        self.key = ""
 
-    def until(self, after: int) -> dict[str, Promises]:
-        for operation in self._operations[self._position : after]:
-            if operation.name == "mark":
-                run, event = operation.mark
-                self._promises[run].note(event)
+    def until(self, after: int) -> _Histories:
+        new = [operation for operation in self._operations[self._position : after] if operation.name == "mark"]
+        for run, event in (operation.mark for operation in new):
+            self.by_run[run].note(event)
+        if new or not self.key:
+            self.key = "|".join(promises.key() for promises in self.by_run.values())
         self._position = after
-        return self._promises
+        return self
 
 
-def explore_workload(name: str) -> Report:
+def explore_workload(name: str, report: Report) -> None:
     """All crash states of one workload."""
-    return explore_crashes(record(WORKLOADS[name]).operations)
+    explore_crashes(record(WORKLOADS[name]).operations, report)
 
 
-def explore_family(name: str, stride: int) -> Report:
+def explore_family(name: str, stride: int, report: Report) -> None:
     """All crash states of every ``stride``-th member of a family."""
-    report = Report()
     before: Sequence[Operation] = ()
     for at in count(1, stride):
         world = record(FAMILIES[name].workload(at))
         if world.calls < at:
-            return report
+            return
         # Where a member has done the same as the one before it, its states are the same.
         begin = next((i for i, (a, b) in enumerate(zip(before, world.operations, strict=False)) if a != b), len(before))
-        report.add(explore_crashes(world.operations, begin=max(0, begin - 1)))
+        explore_crashes(world.operations, report, begin=max(0, begin - 1))
         before = world.operations
-    raise AssertionError("unreachable: every act has a last call")
 
 
 # Failing calls
@@ -202,40 +204,41 @@ ACTS: dict[str, Act] = {
 }
 
 
-def fail_every_call(name: str, faults: Sequence[Fault] = ERRORS) -> Report:
+def fail_every_call(name: str, report: Report, faults: Sequence[Fault] = ERRORS) -> None:
     """Let each fault happen to each call of an act, once and for ever, and look what is left each time."""
-    report = Report()
-    for fault in faults:
-        for forever in (False, True):
+    with workspace() as root:
+        events: list[Event] = []
+        checkpoints = _prepare(Scenario(root / "run", Files(), events.append, "first"))
+        prepared = read_tree(root)
+        for fault, forever in product(faults, (False, True)):
             for at in count(1):
-                with workspace() as root:
-                    struck = _fail_one_call(root / "run", name, FaultyFiles(fault, at, forever=forever), fault, report)
-                if not struck:
+                shutil.rmtree(root / "run")
+                Materializer(root).show(prepared)
+                files = FaultyFiles(fault, at, forever=forever)
+                problems = _fail_one_call(root / "run", name, files, checkpoints, Promises(events))
+                if not files.struck:
                     break
                 report.tried += 1
-    return report
+                where = f"{fault.name} {'for ever' if forever else 'once'} at call {at} ({files.struck[0]}) of {name}"
+                report.violations += [f"{problem}, {where}" for problem in problems]
 
 
-def _fail_one_call(directory: Path, name: str, files: FaultyFiles, fault: Fault, report: Report) -> list[str]:
-    promises = Promises()
-    checkpoints = _prepare(Scenario(directory, Files(), promises.note, "first"))
-    scenario = Scenario(directory, files, promises.note, "second", generation=2)
-    descriptors = os.listdir("/proc/self/fd")
+def _fail_one_call(
+    directory: Path, name: str, files: FaultyFiles, checkpoints: tuple[Checkpoint, Checkpoint], promises: Promises
+) -> list[str]:
+    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a Path would be made for each
     problems = []
     try:
-        ACTS[name](scenario, *checkpoints)
+        ACTS[name](Scenario(directory, files, promises.note, "second", generation=2), *checkpoints)
     except PerdureError as error:
         if not files.struck:
             problems.append(f"it fails without a fault: {error!r}")
     except OSError as error:
         problems.append(f"a bare {error!r} comes out")
     else:
-        if files.struck and fault is not SHORT_WRITE:
+        if files.struck and files.fault is not SHORT_WRITE:
             problems.append("the error is swallowed")
-    if os.listdir("/proc/self/fd") != descriptors:
+    if len(os.listdir("/proc/self/fd")) != descriptors:  # noqa: PTH208 - as above
         problems.append("a descriptor is left open")
     problems += promises.violations(look(Store(directory, Files(), numbered_ids("reader"))))
-    problems += go_on(directory, promises)
-    where = f"{fault.name} at {files.struck[:1]} of {name}"
-    report.violations += [f"{problem}, {where}" for problem in problems]
-    return files.struck
+    return problems + go_on(directory, promises)

@@ -330,6 +330,7 @@ def _put_aside(process: Scenario) -> None:
     process.start()
     process.quarantine(process.store.checkpoints()[0])
     process.note("progress.json", "models")
+    process.forget("progress.json")
     process.save(5)
 
 
@@ -358,6 +359,7 @@ class Family:
             process = opened(world)
             process.save(40)
             process.retain(Last(1))
+            process.forget("progress.json")
 
         return run
 

@@ -86,6 +86,12 @@ def test_two_writers_exclude_each_other(path: Path) -> None:
     assert (caught.value.kind, caught.value.waited_seconds) == ("control.busy", 0.05)
 
 
+def test_opening_disturbs_nobody_and_waits_for_nobody(path: Path) -> None:
+    """A database that is made already can be opened and read while somebody is inside a transaction."""
+    with Database(path).writing():
+        assert stored(Database(path, wait_seconds=0.0)) == []
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -120,11 +126,12 @@ def test_a_second_damaged_file_does_not_replace_the_first(path: Path) -> None:
 
 
 def test_a_damaged_file_takes_its_journal_along(path: Path) -> None:
-    """A journal beside a damaged file cannot be rolled back into the new one."""
-    path.write_bytes(b"no database at all" * 300)
-    path.with_name("control.db-journal").write_bytes(b"left over")
-    store(Database(path), 1)
-    assert path.with_name("control.db.damaged-1-journal").read_bytes() == b"left over"
+    """The journal of a process that is still at work on a damaged file cannot be rolled back into the new one."""
+    database = Database(path)
+    path.with_name("control.db-journal").write_bytes(b"another process's")
+    target = database._set_aside()
+    assert target.with_name("control.db.damaged-1-journal").read_bytes() == b"another process's"
+    assert not path.with_name("control.db-journal").exists()
 
 
 def test_damage_met_later_is_named(path: Path) -> None:
@@ -155,7 +162,10 @@ def test_an_empty_file_is_a_database_not_yet_made(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "kind"),
-    [(f"PRAGMA user_version = {SCHEMA_VERSION + 1}", "control.newer"), ("PRAGMA application_id = 1", "control.foreign")],
+    [
+        (f"PRAGMA user_version = {SCHEMA_VERSION + 1}", "control.newer"),
+        ("PRAGMA application_id = 1", "control.foreign"),
+    ],
 )
 def test_what_is_not_ours_to_change_is_refused(path: Path, statement: str, kind: str) -> None:
     """A newer schema, or another program's database, is left as it is."""

@@ -97,6 +97,6 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestMachine = Machine.TestCase

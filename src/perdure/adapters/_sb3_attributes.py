@@ -44,7 +44,8 @@ class Attributes:
 
     def capture(self) -> dict[str, Any]:
         """State and settings by name; arrays are borrowed."""
-        state, settings = {}, {}
+        state: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name, value, flat in self._plain():
             mark = _mark(flat)
             is_setting = mark is not None and mark == self._initial.get(name)
@@ -96,7 +97,8 @@ def alike(value: Any, current: Any) -> Any:
         return deque(value, maxlen=current.maxlen)
     if isinstance(value, list | tuple) and isinstance(current, list | tuple) and len(value) == len(current):
         items = [alike(item, other) for item, other in zip(value, current, strict=True)]
-        return type(current)._make(items) if hasattr(type(current), "_make") else type(value)(items)
+        make: Any = getattr(type(current), "_make", type(value))
+        return make(items)
     return value
 
 

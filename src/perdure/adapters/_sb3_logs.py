@@ -90,7 +90,7 @@ class Logs:
                 logger.dir = _continue_tensorboard(output, tree["folder"], step)
 
     def _files(self) -> dict[str, KVWriter]:
-        found = {}
+        found: dict[str, KVWriter] = {}
         for output in self._logger.output_formats:
             if isinstance(output, CSVOutputFormat | JSONOutputFormat) or getattr(output, "own_file", False):
                 assert isinstance(output, CSVOutputFormat | JSONOutputFormat | HumanOutputFormat)

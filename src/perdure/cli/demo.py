@@ -25,10 +25,11 @@ def _execute(arguments: Namespace, _context: Context) -> int:
 
 VERB = Verb(
     description=(
-        "Train PPO on CartPole with a learner, four actors and an evaluator, about two minutes on two cores. Meanwhile "
-        "the learner is killed, an actor is killed, another is frozen past its lease and thawed, and the newest "
-        "checkpoint is deleted. It ends with a table of faults and recoveries and a learning curve beside that of an "
-        "undisturbed run, and succeeds only if every fault was recovered and the return reaches 400."
+        "Train PPO on CartPole with a learner, four actors and an evaluator, about two minutes on two cores. "
+        "Meanwhile the learner is killed, an actor is killed, another is frozen past its lease and thawed, "
+        "and the newest checkpoint is deleted. It ends with a table of faults and recoveries and a learning "
+        "curve beside that of an undisturbed run, and succeeds only if every fault was recovered and the "
+        "return reaches 400."
     ),
     arguments=(
         argument("--seconds", type=float, metavar="SECONDS", help="about how long to train"),

@@ -17,6 +17,7 @@ from perdure.inspection.documents import age_seconds, plain
 
 _DEFAULT_COUNT = 20
 _IN_COLUMNS = ("at", "event", "step", "generation", "schema")
+_SELF_EXPLANATORY = ("reason", "kind", "error", "member", "note")
 BAD = ("save-failed", "quarantined", "retention-failed", "member-fault", "member-lost", "member-gave-up", "mint-failed")
 """Events that mean that something went wrong."""
 
@@ -54,13 +55,15 @@ def _row(event: Mapping[str, Any], now: float) -> Sequence[Cell]:
 def details(event: Mapping[str, Any]) -> Iterator[str]:
     """Say what an event carries beside its name, time, step and generation."""
     for name, value in event.items():
-        if name in _IN_COLUMNS or value in (None, "", [], {}):
+        if name in _IN_COLUMNS or value in (None, "", [], {}) or (name, value) == ("stretch", 1.0):
             continue
         if name.endswith("_seconds") or name == "seconds":
-            label = name.removesuffix("_seconds").replace("_", " ")
+            label = "took" if name == "seconds" else name.removesuffix("_seconds").replace("_", " ")
             yield f"{label} {duration_text(value)}" if isinstance(value, (int, float)) else f"{label} {value}"
         elif name == "bytes" and isinstance(value, int):
             yield size_text(value)
+        elif name in _SELF_EXPLANATORY:
+            yield str(value)
         elif name == "checkpoint":
             yield short_id(value) if len(str(value)) == 32 else str(value)
         elif isinstance(value, list):
@@ -85,8 +88,8 @@ def _listed(name: str, values: Sequence[Any]) -> Iterator[str]:
 
 VERB = Verb(
     description=(
-        "Print the history of a run, oldest first: starts and restores with what was skipped and why, saves and their "
-        "cost, removals, faults and restarts of supervised processes."
+        "Print the history of a run, oldest first: starts and restores with what was skipped and why, saves "
+        "and their cost, removals, faults and restarts of supervised processes."
     ),
     arguments=(
         RUN,

@@ -40,7 +40,10 @@ MEANINGS = {
     Exit.INTERRUPTED: "interrupted (Ctrl-C)",
     Exit.PIPE_CLOSED: "the reader of the output went away",
 }
-"""What each code means, for people. 128 plus a signal's number: that signal ended the command or what it supervised."""
+"""What each code means, for people."""
+
+SIGNALLED = "signal n ended the command, or what it supervised"
+"""What 128 and the number of a signal means."""
 
 
 def judge(*, is_whole: bool, restores: bool) -> Exit:

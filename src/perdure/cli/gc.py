@@ -7,7 +7,7 @@ from argparse import Namespace
 from perdure.cli.choosing import choose_run
 from perdure.cli.exits import Exit
 from perdure.cli.progress import progress
-from perdure.cli.text import Word, count_text, size_text
+from perdure.cli.text import Word, count_text, size_text, span_text
 from perdure.cli.verb import RUN, Context, Verb, argument
 from perdure.core.manifest import short_id
 from perdure.errors import InvalidInputError
@@ -55,7 +55,7 @@ def _print_plan(plan: GcPlan, context: Context) -> None:
         (
             short_id(row.id),
             f"{row.global_step:,}",
-            row.created_at,
+            span_text(row.age_seconds),
             size_text(row.size_bytes),
             Word(row.action, "red") if row.action == "remove" else row.action,
             row.why,
@@ -63,7 +63,7 @@ def _print_plan(plan: GcPlan, context: Context) -> None:
         for row in plan.rows
     ]
     if rows:
-        output.table(("ID", ">STEP", "SAVED", ">SIZE", "PLAN", "WHY"), rows)
+        output.table(("ID", ">STEP", ">AGE", ">SIZE", "PLAN", "WHY"), rows)
     if plan.removed:
         output.line(
             f"to remove: {count_text(len(plan.removed), 'checkpoint')} of {len(plan.rows)}, "
@@ -88,10 +88,11 @@ def _print_result(plan: GcPlan, result: GcResult, context: Context) -> None:
 
 VERB = Verb(
     description=(
-        "Remove checkpoints that the keep policy does not keep. The plan comes first, with the reason for every row; on "
-        "a terminal you are asked, elsewhere --yes is needed. Pinned checkpoints, the newest one and what is being "
-        "restored always stay, and nothing goes before the newest one has been verified. It is safe beside a training: "
-        "then the one before the newest stays too, because a save in flight may share files with it."
+        "Remove checkpoints that the keep policy does not keep. The plan comes first, with the reason for "
+        "every row; on a terminal you are asked, elsewhere --yes is needed. Pinned checkpoints, the newest "
+        "one and what is being restored always stay, and nothing goes before the newest one has been "
+        "verified. It is safe beside a training: then the one before the newest stays too, because a save in "
+        "flight may share files with it."
     ),
     arguments=(
         RUN,

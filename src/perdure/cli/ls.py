@@ -11,6 +11,7 @@ from perdure.cli.text import Cell, Word, ago_text, count_text, number_text, size
 from perdure.cli.verb import RUN, Context, Verb
 from perdure.core.manifest import short_id
 from perdure.inspection import CheckpointSummary, RunListing
+from perdure.inspection.verification import in_brief
 
 _HEADINGS = ("ID", ">STEP", ">AGE", ">SIZE", ">NEW", "KEPT BY", "GRADE")
 _MORE_HEADINGS = ("SAVED", ">GEN", "WHY", "METRICS")
@@ -34,7 +35,7 @@ def _print(listing: RunListing, context: Context) -> None:
         headings = _HEADINGS + (_MORE_HEADINGS if is_verbose else ())
         output.table(headings, [_row(each, is_verbose=is_verbose) for each in listing.checkpoints])
     for damage in listing.damaged_directories:
-        output.line(Word("damaged", "red"), f"  {damage.directory}: {damage.problem.message}")
+        output.line(Word("damaged", "red"), f"  {in_brief(damage.problem, listing.directory)}")
     if listing.newest is None:
         output.line(f"run {listing.run} has no checkpoint yet")
         return
@@ -67,9 +68,9 @@ def _row(checkpoint: CheckpointSummary, *, is_verbose: bool) -> Sequence[Cell]:
 
 VERB = Verb(
     description=(
-        "List the checkpoints of a run, newest first. NEW is what a checkpoint added to the disk beyond what older ones "
-        "have already. GRADE is how exactly a resume continues. Sizes of files are compared with the manifest, their "
-        "content is not read."
+        "List the checkpoints of a run, newest first. NEW is what a checkpoint added to the disk beyond what "
+        "older ones have already. GRADE is how exactly a resume continues. Sizes of files are compared with "
+        "the manifest, their content is not read."
     ),
     arguments=(RUN,),
     exits=(Exit.DEGRADED, Exit.DAMAGED, Exit.NOT_FOUND),

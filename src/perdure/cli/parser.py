@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from perdure.cli.catalogue import GROUPS, SUMMARIES, load_verb
-from perdure.cli.exits import MEANINGS, Exit
+from perdure.cli.exits import MEANINGS, SIGNALLED, Exit
 from perdure.cli.verb import Argument, Verb, argument
 from perdure.errors import InvalidInputError
 
@@ -115,7 +115,7 @@ def general_help() -> str:
     parts += [f"{group}\n{_columns(verbs)}" for group, verbs in GROUPS.items()]
     parts.append(f"every verb takes\n{_columns(_helps(COMMON))}")
     parts.append(f"a checkpoint is chosen by\n{_indented(SELECTION_WORDS)}")
-    parts.append(f"exit status\n{_exit_columns(tuple(Exit))}")
+    parts.append(f"exit status\n{_exit_columns(tuple(Exit))}\n  128+n  {SIGNALLED}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -171,7 +171,7 @@ def _columns(texts: Mapping[str, str]) -> str:
 
 
 def _exit_columns(codes: Sequence[Exit]) -> str:
-    return "\n".join(f"  {code.value:>3}  {MEANINGS[code]}" for code in codes)
+    return "\n".join(f"  {code.value:>5}  {MEANINGS[code]}" for code in codes)
 
 
 def _indented(text: str) -> str:

@@ -63,8 +63,8 @@ def _list(view: RunView, context: Context) -> int:
 
 VERB = Verb(
     description=(
-        "Protect a checkpoint from every clean-up, under a name that also selects it; with --remove take the protection "
-        "away, and without a checkpoint list the pins."
+        "Protect a checkpoint from every clean-up, under a name that also selects it; with --remove take the "
+        "protection away, and without a checkpoint list the pins."
     ),
     arguments=(
         argument(

@@ -49,7 +49,7 @@ def _configure(arguments: Namespace, context: Context) -> ProjectConfig:
 
 
 class _Reporter:
-    """Tells people, scripts and the run's history what the supervisor does; never ends a training for lack of a listener."""
+    """Tells people, scripts and the run's history what happens; lack of a listener never ends a training."""
 
     def __init__(self, config: ProjectConfig, output: Output) -> None:
         self._config = config
@@ -132,10 +132,10 @@ def _sentence(event: Mapping[str, Any]) -> str:
 
 VERB = Verb(
     description=(
-        "Run a command, or the roles of a perdure.toml, and look after the processes: one that dies or falls silent is "
-        "killed with its children and started again, until it fails too often without progress. A script that uses "
-        "perdure continues where its last save left it. The first SIGTERM or Ctrl-C asks everybody to save and stop, the "
-        "second one kills."
+        "Run a command, or the roles of a perdure.toml, and look after the processes: one that dies or falls "
+        "silent is killed with its children and started again, until it fails too often without progress. A "
+        "script that uses perdure continues where its last save left it. The first SIGTERM or Ctrl-C asks "
+        "everybody to save and stop, the second one kills."
     ),
     arguments=(
         argument(

@@ -55,8 +55,8 @@ def _footer(found: Sequence[RunSummary]) -> str:
 
 VERB = Verb(
     description=(
-        "List the runs of a store, those with the newest checkpoint first. STEP and AGE are of the checkpoint that a "
-        "restart would resume from. SIZE counts files that checkpoints share once."
+        "List the runs of a store, those with the newest checkpoint first. STEP and AGE are of the checkpoint "
+        "that a restart would resume from. SIZE counts files that checkpoints share once."
     ),
     arguments=(),
     exits=(Exit.DEGRADED, Exit.NOT_FOUND),

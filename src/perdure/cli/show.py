@@ -12,6 +12,7 @@ from perdure.cli.text import Cell, Word, ago_text, count_text, number_text, size
 from perdure.cli.verb import Context, Verb, argument
 from perdure.core.manifest import short_id
 from perdure.inspection import CheckpointDetail
+from perdure.inspection.verification import in_brief
 
 
 def _execute(arguments: Namespace, context: Context) -> int:
@@ -50,7 +51,7 @@ def _print(detail: CheckpointDetail, context: Context, *, with_files: bool) -> N
 def _facts(detail: CheckpointDetail) -> Iterator[tuple[str, Cell]]:
     checkpoint = detail.checkpoint
     if not checkpoint.restores:
-        yield "damaged", Word(checkpoint.problems[0].message, "red")
+        yield "damaged", Word(in_brief(checkpoint.problems[0], checkpoint.directory), "red")
     yield "step", f"{checkpoint.global_step:,}"
     yield "saved", f"{ago_text(checkpoint.age_seconds)} ({checkpoint.created_at}), because: {checkpoint.reason}"
     yield "grade", checkpoint.grade.value
@@ -87,8 +88,8 @@ def _brief(value: object) -> str:
 
 VERB = Verb(
     description=(
-        "Show one checkpoint: what it consists of, why it was saved and is kept, and the versions, counters and settings "
-        "that it was saved with."
+        "Show one checkpoint: what it consists of, why it was saved and is kept, and the versions, counters "
+        "and settings that it was saved with."
     ),
     arguments=(
         argument(

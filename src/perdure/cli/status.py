@@ -10,7 +10,7 @@ from perdure.cli.choosing import choose_run
 from perdure.cli.events import BAD, details
 from perdure.cli.exits import Exit, judge
 from perdure.cli.runs import COLOURS
-from perdure.cli.text import Cell, Word, ago_text, count_text, size_text, span_text
+from perdure.cli.text import Cell, Word, ago_text, count_text, duration_text, size_text, span_text
 from perdure.cli.verb import RUN, Context, Verb
 from perdure.core.manifest import short_id
 from perdure.inspection import RunStatus
@@ -60,7 +60,8 @@ def _print(status: RunStatus, context: Context) -> None:
 def _facts(status: RunStatus) -> Iterator[tuple[str, Cell]]:
     best = status.restorable
     if best is not None:
-        facts = f"grade {best.grade.value}, {size_text(best.size_bytes)}"
+        last = f", {duration_text(status.restore_seconds)} last time" if status.restore_seconds is not None else ""
+        facts = f"grade {best.grade.value}, {size_text(best.size_bytes)}{last}"
         saved = ago_text(best.age_seconds)
         yield "resumes", f"{short_id(best.id)} at step {best.global_step:,}, saved {saved} ({facts})"
     else:
@@ -80,7 +81,7 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, Cell]]:
         yield "supervisor", f"pid {status.supervisor_pid}"
     taken = f"{count_text(status.checkpoints, 'checkpoint')}, {size_text(status.size_bytes)}"
     yield "disk", f"{taken}; {size_text(status.free_bytes)} free"
-    for restore in status.restoring:
+    for restore in status.restoring if status.writer is not None else ():
         yield "restoring", f"{short_id(restore.checkpoint)}, attempt {restore.attempts}, {restore.step or 'begun'}"
     if status.staging:
         what = "being written or removed" if status.writer else "left over, the next start clears it"
@@ -91,9 +92,9 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, Cell]]:
 
 VERB = Verb(
     description=(
-        "Say how a run is doing: whether anything is wrong, what a restart would resume from, how much work is at risk, "
-        "who is at work on it, and what happened last. With --quiet only the state: training, restoring, silent, "
-        "restarting, interrupted, stopped or empty."
+        "Say how a run is doing: whether anything is wrong, what a restart would resume from, how much work "
+        "is at risk, who is at work on it, and what happened last. With --quiet only the state: training, "
+        "restoring, silent, restarting, interrupted, stopped or empty."
     ),
     arguments=(RUN,),
     exits=(Exit.DEGRADED, Exit.DAMAGED, Exit.NOT_FOUND),

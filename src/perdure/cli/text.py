@@ -57,9 +57,9 @@ def ago_text(seconds: float | None) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return how long something took: ``0.42s``, ``6.2s``, ``3m``."""
+    """Return how long something took: ``1.2ms``, ``420ms``, ``6.2s``, ``3m``."""
     if seconds < 1:
-        return f"{seconds:.2f}s"
+        return f"{seconds * 1000:.3g}ms"
     return f"{seconds:.1f}s" if seconds < _MINUTE else span_text(seconds)
 
 

@@ -11,6 +11,7 @@ from perdure.cli.text import Word, count_text, duration_text, size_text
 from perdure.cli.verb import Context, Verb, argument
 from perdure.core.manifest import short_id
 from perdure.inspection import Level, VerifyReport
+from perdure.inspection.verification import in_brief
 
 
 def _execute(arguments: Namespace, context: Context) -> int:
@@ -26,10 +27,10 @@ def _execute(arguments: Namespace, context: Context) -> int:
 def _print(report: VerifyReport, context: Context) -> None:
     output = context.output
     for damage in report.damaged_directories:
-        output.line(Word("damaged", "red"), f"  {damage.directory}: {damage.problem.message}")
+        output.line(Word("damaged", "red"), f"  {in_brief(damage.problem, report.directory)}")
     for check in report.checkpoints:
         for problem in check.problems:
-            output.line(Word("damaged", "red"), f"  {short_id(check.id)}: {problem.message}")
+            output.line(Word("damaged", "red"), f"  {short_id(check.id)}: {in_brief(problem, check.directory)}")
     for check in report.checkpoints:
         name = f"{short_id(check.id)}  step {check.global_step:,}"
         if check.restores:
@@ -53,9 +54,9 @@ def _print(report: VerifyReport, context: Context) -> None:
 
 VERB = Verb(
     description=(
-        "Check that checkpoints are what was committed: that manifests are whole (meta), that every file is there with "
-        "its length (sizes), or that every byte is the one that was written (hash). A file that checkpoints share is "
-        "read once. Nothing is changed, and it can be done beside a training."
+        "Check that checkpoints are what was committed: that manifests are whole (meta), that every file is "
+        "there with its length (sizes), or that every byte is the one that was written (hash). A file that "
+        "checkpoints share is read once. Nothing is changed, and it can be done beside a training."
     ),
     arguments=(
         argument(

@@ -33,6 +33,7 @@ class Evaluator(Role):
             weights: Which weights it is true of.
 
         Raises:
+            InvalidInputError: A name is empty or too long, or there are too many.
             FencedError: Kind ``member.fenced``: this incarnation is over.
         """
         values = {name: float(value) for name, value in metrics.items()}

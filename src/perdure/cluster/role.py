@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 import zmq
 from numpy.typing import NDArray
@@ -33,7 +34,16 @@ from perdure.cluster.sockets import (
     receive,
     send,
 )
-from perdure.cluster.wire import Answer, Buffer, Malformation, WeightsHeader, decode_from_learner, encode, unpack
+from perdure.cluster.wire import (
+    Answer,
+    Buffer,
+    Malformation,
+    WeightsHeader,
+    check_sendable,
+    decode_from_learner,
+    encode,
+    unpack,
+)
 from perdure.core.fencing import Stamp
 from perdure.core.leases import Timing
 from perdure.core.names import check_segment
@@ -85,6 +95,9 @@ class RoleStatistics:
     """Items dropped because too many were held."""
     undone: int
     """Items dropped because the learner rolled back behind their policy."""
+
+
+_AnyRole = TypeVar("_AnyRole", bound="Role")
 
 
 class Role:
@@ -225,12 +238,21 @@ class Role:
         self._waker.wake()
         self._thread.join(_JOIN_SECONDS)
 
+    def __enter__(self: _AnyRole) -> _AnyRole:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
     def _hand_over(self, item: Item, timeout_seconds: float) -> None:
         """
         Put an item in line.
 
         While the learner is there but slow, wait for a place in line; while it is away, hold on to the newest.
         """
+        check_sendable(item.compose)
         deadline = time.monotonic() + timeout_seconds
         with self._monitor:
             self._live()

@@ -10,7 +10,7 @@ a stranger's bytes can at worst be counted as malformed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from perdure.core.fencing import Announcement, Stamp
 from perdure.core.leases import Incarnation, Verdict
+from perdure.core.names import MAXIMUM_NAME_BYTES
 from perdure.core.restarts import Phase
 from perdure.errors import InvalidInputError
 
@@ -33,7 +34,7 @@ Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255)]
+_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAXIMUM_NAME_BYTES)]
 _Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
 _Scalar: TypeAlias = int | float | bool | _Text | None
 _List: TypeAlias = Annotated[list[_Scalar], Meta(max_length=4096)]
@@ -177,6 +178,15 @@ class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
 MemberMessage: TypeAlias = Register | Beat | Leave | Want | SampleHeader | EvaluationResult
 LearnerMessage: TypeAlias = Answer | WeightsHeader
 
+_LONGEST_STAMP = Stamp(
+    run="x" * MAXIMUM_NAME_BYTES,
+    generation=2**63 - 1,
+    member="x" * MAXIMUM_NAME_BYTES,
+    incarnation=str(Incarnation("f" * 32, 2**31 - 1, 2**62, "f" * 8)),
+    sequence=2**63 - 1,
+    learner_step=2**63 - 1,
+)
+
 _encoder = msgspec.msgpack.Encoder()
 _from_member = msgspec.msgpack.Decoder(MemberMessage)
 _from_learner = msgspec.msgpack.Decoder(LearnerMessage)
@@ -201,6 +211,22 @@ def encode(message: Message) -> bytes:
             hint="send large values as arrays",
         )
     return header
+
+
+def check_sendable(compose: Callable[[Stamp], Stamped]) -> None:
+    """
+    Check, where the mistake was made, that a message will be understood whatever its stamp will be.
+
+    Raises:
+        InvalidInputError: Kind ``message.invalid``.
+    """
+    message = compose(_LONGEST_STAMP)
+    if isinstance(decode_from_member(encode(message)), Malformation):
+        raise InvalidInputError(
+            f"cannot send a {type(message).__name__}: a name or value in it is of a kind that does not travel",
+            kind="message.invalid",
+            hint="use short names, and plain numbers, texts, booleans, None or lists of them as values",
+        )
 
 
 def decode_from_member(header: Buffer) -> MemberMessage | Malformation:
@@ -239,7 +265,7 @@ def pack(arrays: Arrays) -> tuple[list[ArraySpec], dict[str, NDArray[Any]]]:
     copies = {}
     for name, array in arrays.items():
         dtype = _DTYPES.get(array.dtype.name) if isinstance(array, np.ndarray | np.generic) else None
-        if dtype is None or not 1 <= len(name) <= 255:
+        if dtype is None or not 1 <= len(name) <= MAXIMUM_NAME_BYTES:
             kind = getattr(array, "dtype", type(array).__name__)
             raise _unsendable(name, f"arrays of {kind} do not travel; those of {', '.join(_DTYPES)} do")
         specs.append(ArraySpec(name, array.dtype.name, array.shape))

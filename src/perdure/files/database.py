@@ -68,11 +68,13 @@ class Database:
         with locked(path.with_name(f"{path.name}.lock"), wait_seconds):
             self._create_file()
             try:
-                self._check()
+                is_made = self._check()
             except CorruptionError:
                 self.damaged_path = self._set_aside()
                 self._create_file()
-            self._create_schema()
+                is_made = False
+            if not is_made:
+                self._create_schema()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -131,38 +133,41 @@ class Database:
             elif self.path.stat().st_mode & 0o777 != FILE_MODE:
                 self.path.chmod(FILE_MODE)
 
-    def _check(self) -> None:
+    def _check(self) -> bool:
+        """Check that the file is whole and ours; returns whether its tables are made. Only reads: others may be busy."""
         with self.reading() as connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok":
-                raise self._damaged(verdict)
-
-    def _create_schema(self) -> None:
-        with self.writing() as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if (application, version, tables) == (0, 0, 0):
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            elif application != _APPLICATION_ID:
-                raise FormatError(
-                    f"cannot use {self.path}: it is a database of something else",
-                    kind="control.foreign",
-                    hint="move the file away; perdure makes a new one",
-                    path=str(self.path),
-                )
-            elif version > SCHEMA_VERSION:
-                raise FormatError(
-                    f"cannot use {self.path}: its schema is version {version} and this perdure knows {SCHEMA_VERSION}",
-                    kind="control.newer",
-                    hint="upgrade perdure",
-                    path=str(self.path),
-                    schema_version=version,
-                    supported_version=SCHEMA_VERSION,
-                )
+        if verdict != "ok":
+            raise self._damaged(verdict)
+        if (application, version, tables) == (0, 0, 0):
+            return False
+        if application != _APPLICATION_ID:
+            raise FormatError(
+                f"cannot use {self.path}: it is a database of something else",
+                kind="control.foreign",
+                hint="move the file away; perdure makes a new one",
+                path=str(self.path),
+            )
+        if version > SCHEMA_VERSION:
+            raise FormatError(
+                f"cannot use {self.path}: its schema is version {version} and this perdure knows {SCHEMA_VERSION}",
+                kind="control.newer",
+                hint="upgrade perdure",
+                path=str(self.path),
+                schema_version=version,
+                supported_version=SCHEMA_VERSION,
+            )
+        return True
+
+    def _create_schema(self) -> None:
+        with self.writing() as connection:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _set_aside(self) -> Path:
         names = (self.path.with_name(f"{self.path.name}.damaged-{number}") for number in count(1))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from perdure.core.retention import KeepPolicy, merge_reasons, plan_retention
 from perdure.errors import ConflictError, StoreError
 from perdure.files.door import Files
-from perdure.inspection.documents import Document
+from perdure.inspection.documents import Document, age_seconds
 from perdure.inspection.space import freed_bytes, look_at_files
 from perdure.inspection.verification import Level, OnProgress, check_all
 from perdure.store.store import Checkpoint, Store
@@ -28,6 +28,7 @@ class PlanRow(Document):
     id: str
     global_step: int
     created_at: str
+    age_seconds: float | None
     size_bytes: int
     action: str
     """``keep`` or ``remove``."""
@@ -82,6 +83,7 @@ def plan(
     policy: KeepPolicy | None,
     policy_text: str | None,
     in_use: InUse,
+    wall_seconds: float,
     on_progress: OnProgress,
 ) -> GcPlan:
     """
@@ -97,7 +99,7 @@ def plan(
             reasons = merge_reasons([reasons, {each.manifest.id: "nothing is whole" for each in checkpoints}])
         elif whole is not checkpoints[0]:
             reasons = merge_reasons([reasons, {whole.manifest.id: "newest whole"}])
-    rows = tuple(_row(checkpoint, reasons.get(checkpoint.manifest.id)) for checkpoint in checkpoints)
+    rows = tuple(_row(checkpoint, reasons.get(checkpoint.manifest.id), wall_seconds) for checkpoint in checkpoints)
     gone = [look_at_files(files, each) for each in checkpoints if each.manifest.id not in reasons]
     return GcPlan(run, policy_text, rows, freed_bytes(gone))
 
@@ -124,10 +126,11 @@ def _newest_whole(files: Files, checkpoints: Sequence[Checkpoint], on_progress: 
     return None
 
 
-def _row(checkpoint: Checkpoint, reason: str | None) -> PlanRow:
+def _row(checkpoint: Checkpoint, reason: str | None, wall_seconds: float) -> PlanRow:
     manifest = checkpoint.manifest
     action, why = ("keep", reason) if reason else ("remove", "no rule keeps it")
-    return PlanRow(manifest.id, manifest.global_step, manifest.created_at, manifest.total_bytes, action, why)
+    age = age_seconds(manifest.created_at, wall_seconds)
+    return PlanRow(manifest.id, manifest.global_step, manifest.created_at, age, manifest.total_bytes, action, why)
 
 
 def execute(store: Store, plan: GcPlan, in_use: InUse, at: str) -> GcResult:

@@ -12,6 +12,7 @@ from perdure.core.manifest import short_id
 from perdure.inspection.documents import Document
 from perdure.inspection.listing import CheckpointSummary, RunListing
 from perdure.inspection.presence import Around, MemberSeen, RestoreBegun, WriterSeen, members_seen
+from perdure.inspection.verification import in_brief
 
 _SAVES_OF_SPACE = 2
 """Room for fewer further saves than this is worth a warning."""
@@ -32,6 +33,8 @@ class RunStatus(Document):
     """The newest of which nothing is missing: what a restart would use."""
     at_risk_seconds: float | None
     """Age of `restorable` while something writes to the run: the work that would be lost now."""
+    restore_seconds: float | None
+    """Time that the last restore took."""
     checkpoints: int
     size_bytes: int
     free_bytes: int
@@ -86,6 +89,7 @@ def describe_run(
         newest=listing.newest,
         restorable=restorable,
         at_risk_seconds=restorable.age_seconds if restorable and around.has_writer else None,
+        restore_seconds=_last_restore_seconds(events),
         checkpoints=len(listing.checkpoints),
         size_bytes=listing.size_bytes,
         free_bytes=free_bytes,
@@ -105,12 +109,13 @@ def _problems(
     listing: RunListing, around: Around, state: str, events: Sequence[Mapping[str, Any]], free_bytes: int
 ) -> list[str]:
     found = [
-        f"checkpoint {short_id(checkpoint.id)} is damaged: {checkpoint.problems[0].message}"
+        f"checkpoint {short_id(checkpoint.id)} is damaged: {in_brief(checkpoint.problems[0], checkpoint.directory)}"
         for checkpoint in listing.checkpoints
         if not checkpoint.restores
     ]
     found += [
-        f"{damage.directory} is no checkpoint: {damage.problem.message}" for damage in listing.damaged_directories
+        f"a directory is no checkpoint: {in_brief(damage.problem, listing.directory)}"
+        for damage in listing.damaged_directories
     ]
     if listing.restorable is None and around.quarantined:
         found.append("every checkpoint there was is in quarantine")
@@ -125,6 +130,11 @@ def _problems(
     if free_bytes < _SAVES_OF_SPACE * needed:
         found.append(f"the disk is nearly full: {free_bytes:,} bytes are free and the last save wrote {needed:,}")
     return found
+
+
+def _last_restore_seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
+    seconds = next((each.get("seconds") for each in reversed(events) if each.get("event") == "restored"), None)
+    return float(seconds) if isinstance(seconds, (int, float)) else None
 
 
 def _interrupted(restore: RestoreBegun) -> str:

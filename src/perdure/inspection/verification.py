@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from blake3 import blake3
 
@@ -50,6 +51,7 @@ class CheckpointCheck(Document):
 
     id: str
     global_step: int
+    directory: Path
     restores: bool
     """Whether nothing is wrong with it, as far as the level looks."""
     damaged_components: tuple[str, ...]
@@ -61,6 +63,7 @@ class VerifyReport(Document):
     """What a check found."""
 
     run: str
+    directory: Path
     level: Level
     checkpoints: tuple[CheckpointCheck, ...]
     """The checkpoints that were checked, newest first."""
@@ -80,6 +83,11 @@ class VerifyReport(Document):
     def restores(self) -> bool:
         """Whether any of the checkpoints that were checked can be restored."""
         return any(check.restores for check in self.checkpoints)
+
+
+def in_brief(problem: PerdureError, directory: Path) -> str:
+    """Return what is wrong in a directory that the reader knows of: its path is left out."""
+    return problem.message.removeprefix("cannot use ").replace(f"{directory}/", "")
 
 
 def directory_damages(files: Files, damages: Sequence[Damage]) -> tuple[DirectoryDamage, ...]:
@@ -107,13 +115,11 @@ def check_all(
         return [_checked(checkpoint, {}) for checkpoint in checkpoints], 0, 0
     looks = [look_at_files(files, checkpoint) for checkpoint in checkpoints]
     different = inodes([look for some in looks for look in some])
-    reader = _Reader(files, sum(different.values()), on_progress)
+    reader = _Reader(files, sum(different.values()), on_progress, is_deep=level is Level.HASH)
     found = []
     for checkpoint, some in zip(checkpoints, looks, strict=True):
         problems = {
-            look.entry.path: problem
-            for look in some
-            if (problem := look.problem or (reader.check(checkpoint, look) if level is Level.HASH else None))
+            look.entry.path: problem for look in some if (problem := look.problem or reader.check(checkpoint, look))
         }
         if not problems or files.status(checkpoint.directory) is not None:
             found.append(_checked(checkpoint, problems))
@@ -123,17 +129,25 @@ def check_all(
 def _checked(checkpoint: Checkpoint, problems: Mapping[str, PerdureError]) -> CheckpointCheck:
     manifest = checkpoint.manifest
     components = (component.name for component in manifest.components if problems.keys() & set(component.files))
-    return CheckpointCheck(manifest.id, manifest.global_step, not problems, tuple(components), tuple(problems.values()))
+    return CheckpointCheck(
+        id=manifest.id,
+        global_step=manifest.global_step,
+        directory=checkpoint.directory,
+        restores=not problems,
+        damaged_components=tuple(components),
+        problems=tuple(problems.values()),
+    )
 
 
 class _Reader:
-    """Reads files whole, each once, and compares what they are with what they should be."""
+    """Opens files as a restore would, and if it is a deep one reads each whole, once."""
 
-    def __init__(self, files: Files, total_bytes: int, on_progress: OnProgress) -> None:
+    def __init__(self, files: Files, total_bytes: int, on_progress: OnProgress, *, is_deep: bool) -> None:
         self._files = files
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._on_progress = on_progress
+        self._is_deep = is_deep
         self._digests: dict[Inode | None, str] = {}
         self._buffer = memoryview(bytearray(STRIDE_BYTES))
 
@@ -142,13 +156,13 @@ class _Reader:
             # Opened in any case: a shared file can have been replaced in one checkpoint alone, and a folder by a link.
             descriptor = open_checked(self._files, checkpoint.directory, look.entry)
             try:
-                if look.inode not in self._digests:
+                if self._is_deep and look.inode not in self._digests:
                     self._digests[look.inode] = self._read(checkpoint, descriptor, look.entry)
             finally:
                 self._files.close(descriptor)
         except (CorruptionError, StoreError) as error:
             return error
-        actual = self._digests[look.inode]
+        actual = self._digests[look.inode] if self._is_deep else look.entry.digest
         if actual == look.entry.digest:
             return None
         path = checkpoint.directory / look.entry.path

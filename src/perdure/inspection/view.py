@@ -149,7 +149,7 @@ class RunView:
             )
         checks, file_count, byte_count = check_all(self._files, chosen, level, on_progress)
         seconds = self._clock_seconds() - began
-        return VerifyReport(self.run, level, tuple(checks), damaged, file_count, byte_count, seconds)
+        return VerifyReport(self.run, self.directory, level, tuple(checks), damaged, file_count, byte_count, seconds)
 
     def events(self) -> list[dict[str, Any]]:
         """
@@ -183,7 +183,8 @@ class RunView:
         """
         chosen = policy if policy is not None else self._recorded_policy()
         text = keep_text(chosen) if chosen is not None else None
-        return cleanup.plan(self._files, self.run, self._scan()[0], chosen, text, self._in_use(), on_progress)
+        found, now = self._scan()[0], self._wall_seconds()
+        return cleanup.plan(self._files, self.run, found, chosen, text, self._in_use(), now, on_progress)
 
     def execute(self, plan: GcPlan) -> GcResult:
         """

@@ -4,8 +4,10 @@ Replay buffers: a ring in plain arrays, saved as immutable segments and restored
 See docs/explanation/replay.md.
 """
 
-from perdure.core.ring import All, MaxAge, Nothing, Recent, RingState, Trim
-from perdure.replay.buffer import Batch, Prioritized, RingBuffer, Roles
+from perdure.core.ring import RingState
+from perdure.core.trimming import All, MaxAge, Nothing, Recent, Trim
+from perdure.replay.batches import Batch, Prioritized, Roles
+from perdure.replay.buffer import RingBuffer
 from perdure.replay.component import RingComponent, component_for
 from perdure.replay.journal import Journal
 from perdure.replay.rings import Ring, RingContent

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,18 @@ from perdure.core.names import Section
 from perdure.core.ring import (
     NARROW_SEGMENT_BYTES,
     WIDE_SEGMENT_BYTES,
-    All,
     Group,
     Piece,
     RingState,
-    Trim,
     overlap,
     plan_groups,
     spans,
 )
+from perdure.core.trimming import All, Trim
 from perdure.errors import DeadlineError, InvalidInputError
 from perdure.files.door import Files
 from perdure.replay.header import HEADER_FILE, encode_head
+from perdure.replay.journal import Journal, Snapshot
 from perdure.replay.loading import check_lengths, list_tasks
 from perdure.replay.mapping import fetch_ahead
 from perdure.replay.progress import ProgressFile
@@ -42,6 +44,22 @@ _CHOICES = {
     "damaged": ("refuse", "drop"),
 }
 _GUARD_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A ring as it is captured."""
+
+    epoch: int
+    """Counts restores; what is committed after one is not built upon."""
+    groups: tuple[Group, ...]
+    state: RingState
+    draft: Draft
+    snapshot: Snapshot
+    guard_rows: int
+    """Rows ahead of the head that were kept in advance, if the ring does not announce its writes."""
+    mutable: dict[str, NDArray[Any]]
+    random_state: Mapping[str, Any] | None
 
 
 class RingComponent:
@@ -133,7 +151,7 @@ class RingComponent:
 
     def _before_read(self, slots: NDArray[np.intp]) -> None:
         verification = self._verification
-        if verification is None or (verification.is_complete and self._options.verify != "first-touch"):
+        if verification is None or verification.is_complete:
             self.check()
             return
         wide = [group for group in self._groups if group.is_mappable]
@@ -161,38 +179,48 @@ class RingComponent:
             DeadlineError: A thread holds the ring.
         """
         self.check()
-        ring, journal, epoch, shelf = self._ring, self._ring.journal, self._epoch, self._shelf
-        with journal.lock:
-            live = ring.state
-            state = live.keeping(self._keep_rows)
-            draft = draft_save(self._groups, state, shelf, journal.edits)
-            snapshot = journal.take(ring.columns, draft.needed)
-            if not ring.announces_writes:
-                journal.before_write(ring.columns, live.head_position, self._guard_rows)
-            mutable = {name: np.array(array) for name, array in ring.mutable.items()}
-            random_state = ring.random_state
+        moment = self._take()
+        ring, journal, draft, state = self._ring, self._ring.journal, moment.draft, moment.state
 
         def chunks(group: Group, piece: Piece) -> Iterator[memoryview]:
-            def check(copied: Piece) -> None:
-                if not ring.announces_writes and epoch == self._epoch:
-                    self._check_not_overtaken(live, copied)
+            check = partial(self._check_not_overtaken, moment)
+            return segment_chunks(self._images, journal, moment.snapshot, group, piece, check)
 
-            return segment_chunks(self._images, journal, snapshot, group, piece, check)
-
-        parts = segment_parts(draft, state, stem, self._groups, chunks)
-        if mutable:
-            parts.append(mutable_part(stem, mutable))
-        head = encode_head(state, ring.n_envs, self._groups, mutable, random_state)
+        parts = segment_parts(draft, state, stem, moment.groups, chunks)
+        if moment.mutable:
+            parts.append(mutable_part(stem, moment.mutable))
+        head = encode_head(state, ring.n_envs, moment.groups, moment.mutable, moment.random_state)
         size = len(head) + draft.table_bytes()
         parts.append(ContentPart(f"{stem}/{HEADER_FILE}", size, lambda: self._header(head, draft)))
 
         def committed(directory: Path, files: Mapping[str, FileEntry]) -> None:
-            journal.release(snapshot)
-            if epoch == self._epoch:
-                self._shelf = shelve(stem, state, snapshot.sequence, draft.pieces(), directory, files)
+            journal.release(moment.snapshot)
+            # What was restored meanwhile has files of its own; these are of another past.
+            if moment.epoch == self._epoch:
+                self._shelf = shelve(stem, state, moment.snapshot.sequence, draft.pieces(), directory, files)
 
         detail = {"transitions": state.size * ring.n_envs, "capacity": state.capacity * ring.n_envs}
-        return PartsCapture(tuple(parts), detail, committed, lambda: journal.release(snapshot))
+        return PartsCapture(tuple(parts), detail, committed, lambda: journal.release(moment.snapshot))
+
+    def _take(self) -> _Moment:
+        ring, journal = self._ring, self._ring.journal
+        with journal.lock:
+            live = ring.state
+            state = live.keeping(self._keep_rows)
+            draft = draft_save(self._groups, state, self._shelf, journal.edits)
+            snapshot = journal.take(ring.columns, draft.needed)
+            if not ring.announces_writes:
+                journal.before_write(ring.columns, live.head_position, self._guard_rows)
+            return _Moment(
+                epoch=self._epoch,
+                groups=self._groups,
+                state=state,
+                draft=draft,
+                snapshot=snapshot,
+                guard_rows=self._guard_rows,
+                mutable={name: np.array(array) for name, array in ring.mutable.items()},
+                random_state=ring.random_state,
+            )
 
     def _header(self, head: bytes, draft: Draft) -> Iterator[memoryview]:
         """Give the header out only when nothing that was restored is in doubt: no checkpoint is made of it before."""
@@ -200,16 +228,17 @@ class RingComponent:
             self._verification.finish()
         yield memoryview(head + draft.table())
 
-    def _check_not_overtaken(self, then: RingState, piece: Piece) -> None:
+    def _check_not_overtaken(self, moment: _Moment, piece: Piece) -> None:
         """Refuse a copy of rows that a ring which announces nothing may have overwritten meanwhile."""
+        if self._ring.announces_writes or moment.epoch != self._epoch:
+            return
         with self._ring.journal.lock:
             now = self._ring.state
+        then, guard_rows = moment.state, moment.guard_rows
         written = now.total_count - then.total_count + self._ring.rows_per_write
-        beyond = spans(
-            (then.head_position + self._guard_rows) % then.capacity, written - self._guard_rows, then.capacity
-        )
+        beyond = spans((then.head_position + guard_rows) % then.capacity, written - guard_rows, then.capacity)
         if now.total_count < then.total_count or any(overlap(span, piece.held) for span in beyond):
-            self._guard_rows = min(2 * self._guard_rows, then.capacity)
+            self._guard_rows = min(2 * guard_rows, then.capacity)
             raise DeadlineError(
                 f"cannot save the replay ring: {written:,} rows were written before its segments were copied",
                 kind="replay.overtaken",
@@ -287,4 +316,5 @@ def _check_choice(name: str, value: str) -> None:
 
 def component_for(value: Any) -> RingComponent | None:
     """Make a component with the default choices of anything that is a ring; None for anything else."""
-    return RingComponent(value) if isinstance(value, Ring) else None
+    is_ring = isinstance(getattr(value, "journal", None), Journal) and isinstance(value, Ring)
+    return RingComponent(value) if is_ring else None

@@ -32,19 +32,15 @@ from perdure.replay.verification import READERS, STRIDE_BYTES, Done, Doubt, dama
 class Task:
     """One file to bring into memory."""
 
-    group: Group
     doubt: Doubt
+    places: tuple[Place, ...]
+    """Where the columns lie in the file."""
+    is_mappable: bool
 
     @property
     def piece(self) -> Piece:
         """Which rows."""
         return self.doubt.piece
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """Where the columns lie in the file."""
-        return plan_rows(self.group.columns, self.piece.held[1] - self.piece.held[0],
-                         is_mappable=self.group.is_mappable)[1]  # fmt: skip
 
 
 def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState) -> list[Task]:
@@ -54,16 +50,17 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
     Raises:
         CorruptionError: Kind ``replay.malformed``: header and manifest contradict each other.
     """
+    groups = {group.prefix: (group.columns, group.is_mappable) for group in header.groups}
     tasks = []
     for key, pieces in header.pieces.items():
-        group = header.group(key[0])
+        columns, is_mappable = groups[key[0]]
         for piece in pieces:
             if not any(overlap(piece.used, span) for span in window.spans):
                 continue
             path = f"{stem}/{piece.file}"
             entry = source.files.get(path)
             rows = piece.held[1] - piece.held[0]
-            layout, _ = plan_rows(group.columns, rows, is_mappable=group.is_mappable)
+            layout, places = plan_rows(columns, rows, is_mappable=is_mappable)
             if entry is None or entry.bytes != layout.total_bytes:
                 raise CorruptionError(
                     f"cannot use replay segment {path}: the manifest lists it with "
@@ -74,7 +71,7 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
                     expected=layout.total_bytes,
                     actual=entry.bytes if entry else None,
                 )
-            tasks.append(Task(group, Doubt(key, piece, entry, header.state, header.n_envs)))
+            tasks.append(Task(Doubt(key, piece, entry, header.state, header.n_envs), places, is_mappable))
     return tasks
 
 

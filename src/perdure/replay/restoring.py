@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from perdure.core.component import PartsSource
 from perdure.core.names import component_stem
-from perdure.core.ring import All, MaxAge, Repacking, RingState, Trim, plan_repacking, plan_trim
+from perdure.core.ring import RingState
+from perdure.core.trimming import All, MaxAge, Repacking, Trim, plan_repacking, plan_trim
 from perdure.errors import IncompatibleError
 from perdure.files.door import Files
 from perdure.replay.header import HEADER_FILE, MUTABLE_FILE, Header, decode_header
@@ -173,7 +174,7 @@ class _Restore:
     def _load(self, tasks: Sequence[Task], *, must_verify: bool) -> tuple[Loader, list[Doubt]]:
         dtypes = {name: array.dtype for name, array in self._ring.columns.items()}
         loader = Loader(self._source, self._files, self._header.state.capacity, self._header.groups, dtypes)
-        wide = [task for task in tasks if task.group.is_mappable]
+        wide = [task for task in tasks if task.is_mappable]
         refusal = self._refuse_mapping(wide)
         is_read = bool(refusal) or self._options.load == "read"
         is_eager = is_read or must_verify or self._options.verify == "eager"
@@ -181,7 +182,7 @@ class _Restore:
         known = frozenset() if refusal or must_verify else self._known
         found = [task for task in wide if task.doubt.entry.digest in known]
         rest = [task for task in wide if task.doubt.entry.digest not in known]
-        now = [task for task in tasks if not task.group.is_mappable] + (rest if is_read else [])
+        now = [task for task in tasks if not task.is_mappable] + (rest if is_read else [])
         loader.read(now, self._done)
         if is_eager and not is_read and self._options.damaged != "drop":
             for error in find_all_damage(self._source, self._files, [task.doubt for task in rest], self._done).values():
@@ -203,7 +204,7 @@ class _Restore:
             file_system, is_wise = file_system_of(descriptor)
         finally:
             self._files.close(descriptor)
-        needed = sum(len(task.group.columns) for task in wide)
+        needed = sum(len(task.places) for task in wide)
         if not is_wise:
             return f"files on {file_system} are not mapped"
         left = mappings_left()

@@ -179,8 +179,16 @@ class Store:
     # Reading
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Committed checkpoints with valid manifests, newest first; their files are not looked at."""
-        found, _ = self.scan()
+        """
+        Committed checkpoints with valid manifests, newest first; their files are not looked at.
+
+        Raises:
+            StoreError: A manifest could not be read. That is no damage: what it says may be the newest of all.
+        """
+        found, broken = self.scan()
+        for damage in broken:
+            if isinstance(damage.error, StoreError):
+                raise damage.error
         return found
 
     def scan(self) -> tuple[list[Checkpoint], list[Damage]]:
@@ -382,17 +390,13 @@ class Store:
         Raises:
             NotFoundError: Kind ``pin.not-found``.
         """
-        path = self.directory / PINS / f"{name}.json"
-        if self.files.status(path) is None:
+        if not self.remove_file(f"{PINS}/{name}.json"):
             raise NotFoundError(
                 f"cannot remove pin {name!r}: there is none of that name",
                 kind="pin.not-found",
                 hint="`perdure ls` shows pins",
                 name=name,
             )
-        with explained("remove", path):
-            self.files.unlink(path)
-            self.files.sync_directory(path.parent)
 
     # Small JSON files
 
@@ -415,13 +419,16 @@ class Store:
         """Write a small JSON object in the place of what was there, atomically and durably."""
         self._replace_json(self.directory / relative, value)
 
-    def remove_file(self, relative: str) -> None:
-        """Remove a small file, durably; one that is not there is no error."""
+    def remove_file(self, relative: str) -> bool:
+        """Remove a small file, durably; returns whether it was there."""
         path = self.directory / relative
         with explained("remove", path):
-            if self.files.status(path) is not None:
+            present = self.files.status(path) is not None
+            if present:
                 self.files.unlink(path)
-                self.files.sync_directory(path.parent)
+            # Also if it was gone: whoever removed it may have been killed before that was durable.
+            self.files.sync_directory(path.parent)
+        return present
 
     def _replace_json(self, path: Path, value: Mapping[str, Any]) -> None:
         content = seal(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")

@@ -15,6 +15,7 @@ Real file systems allow fewer states. What survives all of these survives them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -43,7 +44,13 @@ Tree = Mapping[str, Node]
 
 def digest_of_tree(tree: Tree) -> bytes:
     """Equal for equal trees, in every process."""
-    return hashlib.blake2b(repr(sorted(tree.items(), key=lambda item: item[0])).encode(), digest_size=16).digest()
+    lines = [f"{path}|{_digest_of_node(node)}" for path, node in tree.items()]
+    return hashlib.blake2b("\n".join(sorted(lines)).encode(), digest_size=16).digest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_of_node(node: Node) -> str:
+    return hashlib.blake2b(node, digest_size=16).hexdigest() if isinstance(node, bytes) else repr(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +111,13 @@ class _Image:
             )
         elif effect.data:
             data = _torn(effect.data, variant)
-            old = self.contents.get(effect.file, b"").ljust(effect.offset, b"\0")
-            self.contents[effect.file] = old[: effect.offset] + data + old[effect.offset + len(data) :]
+            old = self.contents.get(effect.file)
+            if old:
+                old = old.ljust(effect.offset, b"\0")
+                data = old[: effect.offset] + data + old[effect.offset + len(data) :]
+            else:
+                data = data.rjust(effect.offset + len(data), b"\0")
+            self.contents[effect.file] = data
 
     def tree(self, directories: Collection[int], links: Mapping[int, str]) -> dict[str, Node]:
         found: dict[str, Node] = {}
@@ -261,7 +273,7 @@ def crash_states(
     for index, operation in enumerate(operations):
         disk.follow(index, operation)
     walk = _Walk(disk.base, disk.effects)
-    seen: set[bytes] = set()
+    seen: set[int] = set()
     for index, operation in list(enumerate(operations))[begin:]:
         effect = disk.effects[index]
         if operation.name == "mark" and demanding(operation.mark):
@@ -271,7 +283,7 @@ def crash_states(
         pending = walk.pending(index)
         for choice in _choices(pending, effect, most_lost):
             tree = walk.build(index, choice).tree(disk.directories, disk.links)
-            key = digest_of_tree(tree)
+            key = hash(frozenset(tree.items()))
             if key not in seen:
                 seen.add(key)
                 lost = tuple(f"{variant}: {effect.operation}" for effect, variant in choice.items())
@@ -326,6 +338,18 @@ def _choices(pending: Sequence[_Effect], last: _Effect | None, most_lost: int) -
             yield {**all_lost, last: torn}
             for other, variant in flawed:
                 yield {last: torn, other: variant}
+
+
+def read_tree(root: Path) -> dict[str, Node]:
+    """What lies below a real directory."""
+    found: dict[str, Node] = {}
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            found[relative] = Link(str(path.readlink()))
+        else:
+            found[relative] = None if path.is_dir() else path.read_bytes()
+    return found
 
 
 class Materializer:

@@ -157,7 +157,7 @@ class FaultyFiles(InterceptedFiles):
 
     def __init__(self, fault: Fault, at: int, *, forever: bool = False) -> None:
         InterceptedFiles.__init__(self)  # and not super(): another class in between takes arguments of its own
-        self._fault = fault
+        self.fault = fault
         self._at = at
         self._forever = forever
         self._lock = threading.Lock()
@@ -171,11 +171,11 @@ class FaultyFiles(InterceptedFiles):
         """Let the fault happen if it is its turn."""
         if self._stopped:
             raise _end(call)
-        if not self._fault.applies(call) or not self._is_due():
+        if not self.fault.applies(call) or not self._is_due():
             return super().intercept(call, proceed)
         self.struck.append(call.name)
         try:
-            return self._fault.strike(call, lambda: super(FaultyFiles, self).intercept(call, proceed))
+            return self.fault.strike(call, lambda: super(FaultyFiles, self).intercept(call, proceed))
         except Stopped:
             self._stopped = True
             raise

@@ -52,6 +52,10 @@ class Promises:
         else:
             self._allowed.setdefault(event.subject, [None]).append(event.value)
 
+    def key(self) -> str:
+        """Equal for equal promises."""
+        return repr(sorted(self._allowed.items()))
+
     def violations(self, found: Mapping[str, Value]) -> list[str]:
         """What is found and may not be, or is not found and must be."""
         problems = []
