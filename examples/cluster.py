@@ -38,7 +38,8 @@ def learn():
                 learner.publish({"policy": policy}, count.updates)
                 samples = []
                 while not samples:  # nobody may be there at the moment; the supervisor brings them back
-                    samples = learner.collect(samples=SAMPLES, timeout_seconds=5)
+                    run.stop_if_asked()
+                    samples = learner.collect(samples=SAMPLES, timeout_seconds=1)
                 noise = np.concatenate([sample.arrays["noise"] for sample in samples])
                 score = np.concatenate([sample.arrays["score"] for sample in samples])
                 gain = (score[:, 0] - score[:, 1]) / (score.std() + 1e-6)

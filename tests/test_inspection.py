@@ -1,5 +1,6 @@
 """Looking at runs from outside, and cleaning them up."""
 
+import itertools
 import json
 import os
 import shutil
@@ -7,7 +8,7 @@ import shutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from perdure.cluster.control import Control
 from perdure.cluster.identity import boot_clock
@@ -204,8 +205,10 @@ def test_a_misspelt_run_is_suggested(tmp_path):
 def test_a_name_cannot_leave_the_store(tmp_path, name):
     """A run's name that is a path is refused, whatever lies there."""
     make_run(tmp_path, "ppo")
+    inner = tmp_path / "inner"
+    inner.mkdir()
     with pytest.raises(InvalidInputError):
-        view(tmp_path / "inner" if (tmp_path / "inner").mkdir() else tmp_path / "inner", name)
+        view(inner, name)
 
 
 def test_a_missing_store_is_not_found(tmp_path):
@@ -684,7 +687,7 @@ def test_a_clean_up_removes_what_was_planned_and_records_it(tmp_path):
     assert [3000] == steps(tmp_path)
     assert looker.verify().is_whole
     assert [("removed", 1000), ("removed", 2000)] == [(each["event"], each["step"]) for each in looker.events()]
-    assert [] == os.listdir(run.directory / "staging")
+    assert [] == list((run.directory / "staging").iterdir())
 
 
 def test_the_recorded_policy_is_the_default(tmp_path):
@@ -747,7 +750,7 @@ def test_a_plan_whose_survivors_are_gone_is_outdated(tmp_path):
 
 
 def test_a_save_in_flight_keeps_what_it_links_to(tmp_path):
-    """Beside a living writer the one before the newest stays, so that a save which was captured earlier can link to it."""
+    """Beside a living writer the one before the newest stays: a save that was captured earlier may link to it."""
     run = make_run(tmp_path, steps=(1, 2))
     linked_to = run._previous
     with Control(run.directory).acquire("here:1"):
@@ -852,9 +855,9 @@ def test_a_pin_that_came_too_late_is_taken_back(tmp_path):
 class Keeping(RuleBasedStateMachine):
     """Saves, pins, restores and clean-ups in any order, against what must never go."""
 
-    def __init__(self):
+    def __init__(self, root):
         super().__init__()
-        self.root = _fresh_directory()
+        self.root = root
         self.run = MadeRun(self.root, "ppo")
         self.pinned = {}
         self.restoring = {}
@@ -913,25 +916,11 @@ class Keeping(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-_DIRECTORIES = []
-
-
-def _fresh_directory():
-    base = _DIRECTORIES[0]
-    path = base / f"machine-{len(_DIRECTORIES)}"
-    _DIRECTORIES.append(path)
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def machine_directory(tmp_path):
-    """Where the state machine's runs lie."""
-    _DIRECTORIES[:] = [tmp_path]
-
-
-def test_what_must_stay_stays_whatever_happens(machine_directory):
+def test_what_must_stay_stays_whatever_happens(tmp_path):
     """No order of saves, pins, restores and clean-ups loses the newest, a pinned or a restoring checkpoint."""
-    from hypothesis.stateful import run_state_machine_as_test
+    numbers = itertools.count()
 
-    run_state_machine_as_test(Keeping, settings=settings(max_examples=25, stateful_step_count=12, deadline=None))
+    def machine():
+        return Keeping(tmp_path / str(next(numbers)))
+
+    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=12, deadline=None))

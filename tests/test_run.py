@@ -583,6 +583,32 @@ def test_a_signal_saves_and_stops_between_two_items(tmp_path, number):
     assert before is signal.getsignal(number)
 
 
+def test_an_item_that_waits_can_stop_before_it_has_done_anything(tmp_path):
+    """A stop in the middle of an item saves what came before it, and the item is begun anew."""
+
+    def walk():
+        seen = []
+        run = opened(tmp_path, save=None)
+        try:
+            count = run.counters(global_step=0)
+            for i in run.loop(0, 4):
+                if i == 2 and run.generation == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                run.stop_if_asked()
+                seen.append(i)
+                count.global_step += 1
+        finally:
+            run.close()
+            assert len(seen) == count.global_step - (2 if run.generation == 2 else 0)
+        return seen
+
+    with pytest.raises(StoppedError) as caught:
+        walk()
+
+    assert 2 == caught.value.step
+    assert [2, 3] == walk()
+
+
 def test_two_writers_are_refused(tmp_path):
     """While one process trains a run another one is refused, with who holds it."""
     with opened(tmp_path) as first:

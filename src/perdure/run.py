@@ -392,9 +392,7 @@ class Run:
                 position += step
                 positions[name] = position
                 self._moved = True
-                self.audit(
-                    {**frame.f_globals, **frame.f_locals} if frame.f_code.co_name == "<module>" else frame.f_locals
-                )
+                self.audit(frame.f_locals)
                 self._boundary("loop")
         finally:
             self._loop_depth -= 1
@@ -425,6 +423,19 @@ class Run:
         self._stop.install()
         self._moved = self._moved or moved
         self._boundary("loop")
+
+    def stop_if_asked(self) -> None:
+        """
+        Stop here, in the middle of an item, if the run has been asked to stop.
+
+        For items that wait for something, such as samples: call it where the item has not changed anything yet. What
+        the items before it did is saved, and the same command begins this item anew.
+
+        Raises:
+            StoppedError: As out of `loop`.
+        """
+        if self._stop.is_set():
+            self._boundary("loop")
 
     def audit(self, variables: Mapping[str, Any]) -> None:
         """

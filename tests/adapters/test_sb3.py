@@ -29,7 +29,7 @@ def crashed(tmp_path_factory):
 
     def copy(name):
         where = tmp_path_factory.mktemp(name) / "runs"
-        shutil.copytree(make(name), where)
+        shutil.copytree(make(name), where, symlinks=True)
         return where
 
     return copy

@@ -73,7 +73,7 @@ class Grantor:
         self._wants: dict[str, tuple[int, int]] = {}
         self.lost_count = 0
         """Leases that ended without being given back."""
-        self.withheld: Counter[str] = Counter()
+        self.withheld: Counter[str] = Counter(overflowed=0, undone=0)
         """What members say that they dropped before it was sent, by reason."""
         self.is_stopping = False
         """Whether members are asked to stop."""

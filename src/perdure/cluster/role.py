@@ -238,7 +238,7 @@ class Role:
         self._waker.wake()
         self._thread.join(_JOIN_SECONDS)
 
-    def __enter__(self: _AnyRole) -> _AnyRole:
+    def __enter__(self: _AnyRole) -> _AnyRole:  # noqa: PYI019 - typing.Self is newer than the oldest Python we support
         return self
 
     def __exit__(

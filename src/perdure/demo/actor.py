@@ -13,6 +13,7 @@ import zlib
 import numpy as np
 
 import perdure
+from perdure.cluster.role import Weights
 from perdure.demo.policy import Policy
 from perdure.demo.process import member_name, restart_count, serve
 from perdure.demo.rollout import Environments
@@ -32,7 +33,8 @@ def act(settings: Settings) -> None:
             may_play = policy is not None and ahead < settings.most_ahead
             newer = actor.weights(weights, timeout_seconds=0.0 if may_play else _WAIT_SECONDS)
             if newer is not None:
-                weights, policy, ahead = newer, Policy.from_arrays(newer.arrays), 0
+                ahead = still_ahead(ahead, weights, newer)
+                weights, policy = newer, Policy.from_arrays(newer.arrays)
             elif not may_play:
                 continue
             assert policy is not None
@@ -41,6 +43,17 @@ def act(settings: Settings) -> None:
             actor.send(rollout.arrays(), weights, {"returns": returns})
             run.progress(weights.learner_step)
             ahead += 1
+
+
+def still_ahead(ahead: int, before: Weights | None, now: Weights) -> int:
+    """
+    Say how many samples an actor is ahead once newer weights are there: each update has used up one of each actor.
+
+    A learner that has resumed has lost what was on its way.
+    """
+    if before is None or before.lineage != now.lineage:
+        return 0
+    return max(0, ahead - (now.learner_step - before.learner_step))
 
 
 if __name__ == "__main__":

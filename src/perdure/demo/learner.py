@@ -49,29 +49,37 @@ def learn(settings: Settings) -> None:
     returns: list[float] = []
     evaluations: queue.SimpleQueue[Evaluation] = queue.SimpleQueue()
 
-    save, keep = Every(seconds=settings.save_seconds), Last(settings.keep)
-    with perdure.open(save=save, keep=keep, timing=settings.timing, algorithm="ppo") as run:
+    with perdure.open(
+        save=Every(steps=settings.save_every_steps),
+        keep=Last(settings.keep),
+        # The demo wants its checkpoints at known points of progress, whatever a slow disk may make them cost.
+        budget=None,
+        timing=settings.timing,
+        algorithm="ppo",
+    ) as run:
         run.track(policy=policy, value=value, optimizer=optimizer, scheduler=scheduler, returns=returns)
         count = run.counters(global_step=0, updates=0)
         run.restore()
+        steps = {count.updates: count.global_step}
         lead = run.learner(
             learner_step=count.updates, max_staleness=settings.max_staleness, on_evaluation=evaluations.put
         )
         with lead as learner:
             learner.publish(weights_of(policy), count.updates)
             for _ in run.loop(0, settings.updates):
-                samples = collect(run, learner, settings.samples)
+                samples = collect(run, learner, settings.enough_samples)
                 batch = side_by_side([Rollout.from_arrays(sample.arrays) for sample in samples])
                 improve(policy, value, optimizer, batch, settings.hyperparameters)
                 scheduler.step()
                 count.updates += 1
                 count.global_step += batch.steps
+                steps[count.updates] = count.global_step
                 learner.publish(weights_of(policy), count.updates)
                 remember(returns, samples)
                 report(run, learner, samples, returns)
                 while not evaluations.empty():
-                    record(run, evaluations.get_nowait(), settings)
-            conclude(run, evaluations, settings)
+                    record(run, evaluations.get_nowait(), steps)
+            conclude(run, evaluations, steps)
             learner.dismiss()
 
 
@@ -80,20 +88,24 @@ def weights_of(policy: nn.Module) -> dict[str, NDArray[np.float32]]:
     return {name: tensor.numpy() for name, tensor in policy.state_dict().items()}
 
 
-def collect(run: Run, learner: Learner, count: int) -> list[Sample]:
+def collect(run: Run, learner: Learner, enough: int) -> list[Sample]:
     """
-    Wait for a batch; a stop asked for meanwhile ends the process at once, since nothing has changed since the last save.
+    Wait for a batch: all that has come once there is enough, or after a second, whatever there is.
+
+    A stop asked for meanwhile is obeyed at once.
 
     Raises:
         DeadlineError: The actors have sent nothing for a minute.
     """
     for _ in range(round(_LONGEST_WAIT_SECONDS / _WAIT_SECONDS)):
-        samples = learner.collect(samples=count, timeout_seconds=_WAIT_SECONDS)
+        samples = learner.collect(samples=enough, timeout_seconds=_WAIT_SECONDS)
+        while more := learner.collect(samples=1, timeout_seconds=0.0):
+            samples += more
         if samples:
             return samples
         run.boundary(moved=False)
     raise DeadlineError(
-        f"cannot train: no {count} samples came in {_LONGEST_WAIT_SECONDS:g} s",
+        f"cannot train: no sample came in {_LONGEST_WAIT_SECONDS:g} s",
         kind="demo.no-samples",
         hint="see the logs of the actors",
         waited_seconds=_LONGEST_WAIT_SECONDS,
@@ -133,24 +145,28 @@ def nonzero(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def record(run: Run, evaluation: Evaluation, settings: Settings) -> None:
+def record(run: Run, evaluation: Evaluation, steps: Mapping[int, int]) -> None:
     """Record an evaluation under the step of the weights that it is true of, and tell those who watch."""
     update = evaluation.stamp.learner_step
     value = evaluation.metrics["return"]
-    step = update * settings.steps_per_update
-    run.metric("eval/return", value, step=step)
-    tell("evaluation", update=update, step=step, value=value)
+    run.metric("eval/return", value, step=steps[update])
+    tell("evaluation", update=update, step=steps[update], value=value)
 
 
-def conclude(run: Run, evaluations: queue.SimpleQueue[Evaluation], settings: Settings) -> None:
+def conclude(run: Run, evaluations: queue.SimpleQueue[Evaluation], steps: Mapping[int, int]) -> None:
     """
     Wait until the last weights have been evaluated.
+
+    Args:
+        run: The run.
+        evaluations: What the evaluator has found out.
+        steps: Environment steps by update, up to the last.
 
     Raises:
         DeadlineError: The evaluator has said nothing for a minute.
     """
     update = -1
-    while update < settings.updates:
+    while update < max(steps):
         try:
             evaluation = evaluations.get(timeout=_LONGEST_WAIT_SECONDS)
         except queue.Empty as error:
@@ -161,7 +177,7 @@ def conclude(run: Run, evaluations: queue.SimpleQueue[Evaluation], settings: Set
                 waited_seconds=_LONGEST_WAIT_SECONDS,
                 holder="evaluator",
             ) from error
-        record(run, evaluation, settings)
+        record(run, evaluation, steps)
         update = evaluation.stamp.learner_step
 
 

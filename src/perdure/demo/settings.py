@@ -33,15 +33,14 @@ class Settings:
     rollout_steps: int = 32
     """Steps in each of them for one sample."""
     most_ahead: int = 2
-    """Samples that an actor collects with one version of the weights before it waits for the next: the second is on its
-    way while the learner works on the first, and makes up for an actor that is missing."""
+    """Samples that an actor may be ahead of the weights: one that the learner works on, and one that is on its way."""
     max_staleness: int = 4
-    """Updates by which the policy behind a sample may be behind. PPO wants few; four actors that are two samples ahead
-    of a learner that takes four at a time are never more than three behind unless something is wrong."""
+    """Updates by which the policy behind a sample may be behind. PPO wants few. Actors that are two samples ahead of a
+    learner that takes all there is are one or two behind; more than four means that something was away."""
     evaluate_every_updates: int = 20
     evaluation_episodes: int = 20
-    save_seconds: float = 2.0
-    """Time between two checkpoints."""
+    save_every_updates: int = 10
+    """Updates between two checkpoints."""
     keep: int = 4
     """Checkpoints that are kept."""
     beat_seconds: float = 0.5
@@ -53,14 +52,14 @@ class Settings:
     hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
 
     @property
-    def samples(self) -> int:
-        """Samples in one batch: as many as there are actors."""
-        return self.actors
+    def enough_samples(self) -> int:
+        """Samples that make a batch: one of every actor but one, so that an actor that is away holds up nobody."""
+        return max(1, self.actors - 1)
 
     @property
-    def steps_per_update(self) -> int:
-        """Environment steps in one batch."""
-        return self.samples * self.environments * self.rollout_steps
+    def save_every_steps(self) -> int:
+        """Environment steps between two checkpoints."""
+        return self.save_every_updates * self.actors * self.environments * self.rollout_steps
 
     @property
     def timing(self) -> Timing:
@@ -83,9 +82,9 @@ def plan(*, seed: int, quick: bool, seconds: float | None) -> Settings:
             settings,
             updates=QUICK_UPDATES,
             target_return=None,
-            save_seconds=0.3,
+            save_every_updates=5,
             beat_seconds=0.25,
-            lease_seconds=1.5,
+            lease_seconds=2.0,
             evaluation_episodes=4,
         )
     if seconds is not None:

@@ -151,7 +151,7 @@ def execute(store: Store, plan: GcPlan, in_use: InUse, at: str) -> GcResult:
         StoreError: A removal failed; the ones before it are done.
     """
     present = {checkpoint.manifest.id: checkpoint for checkpoint in store.checkpoints()}
-    if not any(row.id in present for row in plan.rows if row.action == "keep"):
+    if plan.removed and not any(row.id in present for row in plan.rows if row.action == "keep"):
         raise ConflictError(
             f"cannot clean up run {plan.run}: the checkpoints that were to stay are gone",
             kind="gc.plan-outdated",

@@ -19,7 +19,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 
@@ -73,6 +73,7 @@ class CrashState:
 class _Effect:
     """One change that survives or does not."""
 
+    index: int
     operation: str
     entries: tuple[tuple[int, str, int | None], ...] = ()
     file: int = -1
@@ -191,7 +192,7 @@ class _Disk:
             self._sync(index, operation)
             self.effects.append(None)
             return
-        effect = None if operation.failed else self._effect(operation)
+        effect = None if operation.failed else self._effect(index, operation)
         if effect is not None:
             self.now.apply(effect)
             self._pending.append(effect)
@@ -208,14 +209,14 @@ class _Disk:
                 effect.durable_at = index
                 self._pending.remove(effect)
 
-    def _effect(self, operation: Operation) -> _Effect | None:
+    def _effect(self, index: int, operation: Operation) -> _Effect | None:
         name, text = operation.name, str(operation)
         if name in ("write", "truncate"):
             file = self._open[operation.path]
             cut = name == "truncate"
-            return _Effect(text, (), file, operation.data, operation.offset_bytes, cut, waits_for={file})
+            return _Effect(index, text, (), file, operation.data, operation.offset_bytes, cut, waits_for={file})
         if name == "append":
-            return self._append(operation, text)
+            return self._append(index, operation, text)
         if name in ("mark", "close"):
             return None
         folder, last = self._place(operation.path)
@@ -237,15 +238,17 @@ class _Disk:
                 entries = ((folder, last, None),)
             case _:
                 raise ValueError(f"the model does not know the operation {name}")
-        return _Effect(text, entries, waits_for={folder for folder, _, _ in entries})
+        return _Effect(index, text, entries, waits_for={folder for folder, _, _ in entries})
 
-    def _append(self, operation: Operation, text: str) -> _Effect:
+    def _append(self, index: int, operation: Operation, text: str) -> _Effect:
         folder, last = self._place(operation.path)
         known = self.now.folders[folder].get(last)
         file = self._new(b"") if known is None else known
         entries = ((folder, last, file),) if known is None else ()
         # Never synced by anybody, so that it may be lost or torn for ever.
-        return _Effect(text, entries, file, operation.data, len(self.now.contents[file]), waits_for={file, folder})
+        return _Effect(
+            index, text, entries, file, operation.data, len(self.now.contents[file]), waits_for={file, folder}
+        )
 
 
 def crash_states(
@@ -282,7 +285,7 @@ def crash_states(
             continue
         pending = walk.pending(index)
         for choice in _choices(pending, effect, most_lost):
-            tree = walk.build(index, choice).tree(disk.directories, disk.links)
+            tree = walk.build(choice).tree(disk.directories, disk.links)
             key = hash(frozenset(tree.items()))
             if key not in seen:
                 seen.add(key)
@@ -291,30 +294,41 @@ def crash_states(
 
 
 class _Walk:
-    """Builds images from the oldest effect that may still be lost onwards, not from the beginning each time."""
+    """
+    Keeps what is certain to survive, and lays what may survive over it.
+
+    Effects on different names and files commute, and of those on the same name the last one that survives counts. So
+    what is certain can be applied as soon as it is, and need not be replayed for every state.
+    """
 
     def __init__(self, base: _Image, effects: Sequence[_Effect | None]) -> None:
         self._base = base.copy()
         self._effects = effects
-        self._applied = 0
+        self._pending: list[_Effect] = []
+        self._certain: dict[tuple[int, str], int] = {}
+        self._position = 0
 
     def pending(self, index: int) -> list[_Effect]:
         """Effects up to ``index`` that may be lost when the power is cut after it; calls must have rising indices."""
-        while self._applied <= index:
-            effect = self._effects[self._applied]
-            if effect is not None:
-                if effect.durable_at > index:
-                    break
-                self._base.apply(effect)
-            self._applied += 1
-        recent = self._effects[self._applied : index + 1]
-        return [effect for effect in recent if effect is not None and effect.durable_at > index]
+        self._pending += [effect for effect in self._effects[self._position : index + 1] if effect is not None]
+        self._position = index + 1
+        for effect in self._pending:
+            if effect.durable_at <= index:
+                self._base.apply(self._current(effect))
+                self._certain.update({(folder, name): effect.index for folder, name, _ in effect.entries})
+        self._pending = [effect for effect in self._pending if effect.durable_at > index]
+        return self._pending
 
-    def build(self, index: int, choice: Mapping[_Effect, _Variant]) -> _Image:
+    def _current(self, effect: _Effect) -> _Effect:
+        """The effect without the names that a later one, certain to survive, has settled."""
+        entries = tuple(entry for entry in effect.entries if self._certain.get((entry[0], entry[1]), -1) < effect.index)
+        return effect if len(entries) == len(effect.entries) else replace(effect, entries=entries)
+
+    def build(self, choice: Mapping[_Effect, _Variant]) -> _Image:
+        """What is there if the pending effects survive as chosen."""
         image = self._base.copy()
-        for effect in self._effects[self._applied : index + 1]:
-            if effect is not None:
-                image.apply(effect, choice.get(effect, _WHOLE))
+        for effect in self._pending:
+            image.apply(self._current(effect), choice.get(effect, _WHOLE))
         return image
 
 
