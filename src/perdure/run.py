@@ -525,6 +525,7 @@ class Run:
     def _surface(self) -> None:
         """Bring what happened in the background to the training thread."""
         self._writership.check()
+        self._tracked.check()
         ended, stretch = self._saver.collect_finished()
         for handle in ended:
             if handle.error is None:

@@ -11,7 +11,7 @@ from perdure.capture.numbers import GLOBAL_NAME, GlobalGenerators
 from perdure.capture.objects import is_module, is_optimizer
 from perdure.capture.probes import PROBES_NAME, Probes, learning_rates, next_draws
 from perdure.capture.registry import expand, make_component
-from perdure.core.component import Component
+from perdure.core.component import Component, writes_parts
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
 from perdure.errors import InvalidInputError
@@ -85,6 +85,12 @@ class Tracked:
         if STEP_COUNTER in self.counters:
             return int(values_of(self.counters)[STEP_COUNTER])
         return next(iter(self.positions.values()), 0)
+
+    def check(self) -> None:
+        """Raise damage that components have found behind the restore."""
+        for component in self.components.values():
+            if writes_parts(component):
+                component.check()
 
     def values(self) -> list[Any]:
         """Every tracked object and loose value."""

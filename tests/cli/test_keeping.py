@@ -1,15 +1,9 @@
 """The verbs that change something: ``gc`` and ``pin``."""
 
-import errno
-import os
-import pty
-import subprocess
-import sys
-
 import pytest
 
 from tests.cli.stores import MadeRun, damage, make_run
-from tests.waiting import wait_until
+from tests.cli.terminal import Terminal
 
 
 def left(run):
@@ -82,45 +76,16 @@ def test_a_damaged_newest_checkpoint_keeps_the_one_before(cli, root):
     assert [3000, 2000] == left(run)
 
 
-class Terminal:
-    """A command that talks to a person."""
-
-    def __init__(self, *words):
-        self.main, inner = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "perdure", *words], stdin=inner, stdout=inner, stderr=inner, close_fds=True
-        )
-        os.close(inner)
-        self.text = ""
-
-    def read(self):
-        try:
-            self.text += os.read(self.main, 65536).decode()
-        except OSError as error:
-            assert error.errno == errno.EIO  # how Linux says that nobody is at the other end any more
-            return False
-        return True
-
-    def answer(self, question, line):
-        while question not in self.text:
-            assert self.read(), self.text
-        os.write(self.main, line.encode() + b"\n")
-        while self.read():
-            pass
-        wait_until(lambda: self.process.poll() is not None, 30)
-        os.close(self.main)
-        return self.process.returncode
-
-
 @pytest.mark.process
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("reply", "code", "steps"), [("y", 0, [3000]), ("", 1, [3000, 2000, 1000])])
 def test_at_a_terminal_a_person_is_asked(root, reply, code, steps):
     """Only a yes removes anything, and the plan has been seen before."""
     run = make_run(root)
     terminal = Terminal("gc", "--keep", "last:1", "--color", "never")
 
-    assert code == terminal.answer("remove 2 checkpoints? [y/N] ", reply)
+    terminal.read_until("remove 2 checkpoints? [y/N] ")
+    terminal.type(reply)
+    assert code == terminal.end()
     assert "no rule keeps it" in terminal.text.partition("[y/N]")[0]
     assert steps == left(run)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -51,7 +51,7 @@ def split_command(words: Sequence[str]) -> tuple[list[str], tuple[str, ...] | No
 
 
 def parse(
-    words: Sequence[str], command: Sequence[str] | None = None
+    words: Sequence[str], command: Sequence[str] | None = None, load: Callable[[str], Verb] = load_verb
 ) -> tuple[str | None, Verb | None, argparse.Namespace]:
     """
     Parse perdure's own words.
@@ -59,6 +59,7 @@ def parse(
     Args:
         words: Them.
         command: What stood behind ``--``, if that was there.
+        load: Gives the verb of a name that is in the catalogue.
 
     Returns:
         Name of the verb and the verb, both None if there is none, and its arguments with those of `COMMON`.
@@ -76,7 +77,7 @@ def parse(
         return None, None, common
     if common.verb not in SUMMARIES:
         raise _no_verb(common.verb)
-    verb = load_verb(common.verb)
+    verb = load(common.verb)
     second = _new_parser(f"perdure {common.verb}")
     if command is not None and not verb.takes_command:
         second.error("nothing can stand behind --; only `perdure run` takes a command there")

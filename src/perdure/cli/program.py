@@ -6,8 +6,9 @@ import os
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from perdure.cli.catalogue import load_verb
 from perdure.cli.exits import Exit
 from perdure.cli.output import Manner, Output
 from perdure.cli.parser import general_help, parse, split_command, store_path, verb_help
@@ -15,12 +16,13 @@ from perdure.cli.verb import Context, Verb
 from perdure.errors import InternalError, PerdureError, StoreError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, load: Callable[[str], Verb] = load_verb) -> int:
     """
     Run one command line.
 
     Args:
         argv: The words behind ``perdure``; by default those of this process.
+        load: Gives the verb of a name that is in the catalogue.
 
     Returns:
         The exit code; see `perdure.cli.exits`.
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Until the words have been understood, errors are printed as they seem to ask for.
     output = Output(sys.stdout, sys.stderr, Manner(json="--json" in words), os.environ)
     try:
-        name, verb, arguments = parse(words, command)
+        name, verb, arguments = parse(words, command, load)
         output = Output(sys.stdout, sys.stderr, _manner(arguments), os.environ)
         code = _execute(name, verb, arguments, Context(store_path(arguments, os.environ), output, os.environ, command))
         output.flush()

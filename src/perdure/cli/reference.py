@@ -24,7 +24,8 @@ All verbs but `gc`, `pin`, `run` and `demo` only read: they take no lease and ca
 """
 
 _CLOSING = """An unknown code other than 0 must be taken for a failure.
-The documents of `--json`, errors included, are described in [JSON output](json.md), the variables in [Environment variables](environment.md).
+The documents of `--json`, errors included, are described in [JSON output](json.md).
+The variables are described in [Environment variables](environment.md).
 """
 
 

@@ -183,6 +183,15 @@ class PartsComponent(Protocol):
         """Bring the live object to the state, idempotently. Returns a note for the report, or ''."""
         ...
 
+    def check(self) -> None:
+        """
+        Raise what has come to light behind the last restore; asked at every boundary, so it costs next to nothing.
+
+        Raises:
+            CorruptionError: A part of the restored state turned out to be damaged.
+        """
+        ...
+
 
 Component = TreeComponent | PartsComponent
 

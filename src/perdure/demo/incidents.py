@@ -38,6 +38,8 @@ class Incident:
     detected_by: str = ""
     back_at: float | None = None
     """When the learner had trained again: at all, or on samples of the actor's new life."""
+    caught_up_at: float | None = None
+    """When it had gone beyond the update at which the fault hit it."""
     exit_code: int | None = None
     """What the member's process exited with; None where a signal ended it."""
     steps_lost: int = 0
@@ -99,11 +101,13 @@ class Incident:
 
     def _trained(self, at: float, event: Event) -> Incident:
         life = life_of(self.act.member, event)
-        if self.generation is None or life is None or event["generation"] < self.generation:
+        if self.generation is None or event["generation"] < self.generation:
             return self
         if life == self.life:
             return replace(self, intruders=self.intruders + 1)
-        return self if self.back_at is not None else replace(self, back_at=at)
+        back_at = self.back_at if self.back_at is not None or life is None else at
+        is_beyond = self.caught_up_at is None and back_at is not None and event["update"] > self.update
+        return replace(self, back_at=back_at, caught_up_at=at if is_beyond else self.caught_up_at)
 
 
 def life_of(member: str, update: Event) -> str | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Hyperparameters:
     """How PPO learns."""
 
-    rate: float = 2e-4
+    rate: float = 3e-4
     """Learning rate at the start; it falls to a tenth on the way to the last update."""
     discount: float = 0.99
     trace: float = 0.95

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.chaos import Fault, Injector
@@ -19,6 +18,7 @@ from perdure.demo.incidents import Event, Incident
 from perdure.demo.process import heard
 from perdure.demo.project import write_project
 from perdure.demo.settings import Settings
+from perdure.demo.training import Happening, Training, look_back
 from perdure.errors import NotFoundError
 from perdure.files.door import Files
 from perdure.inspection import RunView
@@ -31,15 +31,6 @@ from perdure.supervise.supervisor import Supervisor
 from perdure.surroundings import Surroundings
 
 OnEvent = Callable[["Session", float, Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """An event and when it happened."""
-
-    at: float
-    """Seconds since the session began."""
-    event: Event
 
 
 class Session:
@@ -84,9 +75,9 @@ class Session:
         )
         self._injector = Injector(self._pid_of, lambda: RunView(config.store, config.run).checkpoints())
 
-    def run(self) -> int:
+    def run(self) -> Training:
         """
-        Train to the end, or until stopped; returns the supervisor's exit code. No process is left when this returns.
+        Train to the end, or until stopped, and look back on it. No process is left when this returns or raises.
 
         Raises:
             LeaseHeldError: Another demo is at work in the same directory.
@@ -95,9 +86,18 @@ class Session:
         watchdog.daemon = True
         watchdog.start()
         try:
-            return self._supervisor.run()
+            exit_code = self._supervisor.run()
         finally:
             watchdog.cancel()
+        director = self.director
+        return look_back(
+            self.name,
+            exit_code,
+            self.happenings,
+            samples_dropped=director.samples_dropped,
+            incidents=director.incidents,
+            faults_missing=len(director.waiting),
+        )
 
     @property
     def seconds(self) -> float:

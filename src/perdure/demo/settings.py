@@ -47,7 +47,7 @@ class Settings:
     """Time between two signs of life; 5 s by default outside of the demo."""
     lease_seconds: float = 3.0
     """Silence after which a member is lost; 30 s by default outside of the demo."""
-    limit_seconds: float = 300.0
+    limit_seconds: float = 600.0
     """Time after which a run that has not ended is stopped and has failed."""
     hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
 

@@ -134,7 +134,7 @@ class Database:
                 self.path.chmod(FILE_MODE)
 
     def _check(self) -> bool:
-        """Check that the file is whole and ours; returns whether its tables are made. Reads only: others may be busy."""
+        """Check that the file is whole and ours; returns whether its tables are made. Waits for no writer."""
         with self.reading() as connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
