@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = Mapping[str, NDArray[Any]]
-BATCH = 256
+BATCH = 32
+"""What DQN draws by default from stacked frames."""
 
 
 class Peer(Protocol):

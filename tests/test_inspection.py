@@ -452,6 +452,35 @@ def test_failing_saves_are_a_problem_until_one_works(tmp_path):
     assert () == view(tmp_path).status().problems
 
 
+@pytest.mark.parametrize(
+    ("tail", "problems"),
+    [
+        ([], ("learner has failed 2 times without a save: SIGKILL (store.full)",)),
+        (
+            [{"event": "run-ended", "exit_code": 20}],
+            (
+                "the supervised run ended with status 20",
+                "learner has failed 2 times without a save: SIGKILL (store.full)",
+            ),
+        ),
+        ([{"event": "saved"}], ()),
+        ([{"event": "run-ended", "exit_code": 75}], ()),
+        ([{"event": "run-supervised"}], ()),
+    ],
+)
+def test_a_member_that_fails_without_progress_is_a_problem(tmp_path, tail, problems):
+    """A process that dies again and again is named with the reason, until a save, a new start or a good end."""
+    run = make_run(tmp_path)
+    run.event("run-supervised")
+    run.event("member-fault", member="learner", reason="exit code 1")
+    run.event("member-fault", member="actor", reason="SIGTERM")
+    run.event("member-fault", member="learner", reason="SIGKILL", note="store.full")
+    for event in tail:
+        run.event(**event)
+
+    assert problems == view(tmp_path).status().problems
+
+
 class NearlyFull(Files):
     """Has hardly any space left."""
 

@@ -26,11 +26,7 @@ torch.set_num_threads(1)
 register_environment(InvalidActionEnvDiscrete)
 register_environment(BitFlippingEnv)
 
-TOTAL = 1_300
-NET = {"net_arch": [8]}
-ROLLOUT = {"n_steps": 32, "policy_kwargs": NET}
-EPOCHS = {**ROLLOUT, "batch_size": 32, "n_epochs": 2}
-REPLAY = {"buffer_size": 600, "learning_starts": 64, "batch_size": 16, "train_freq": 4, "policy_kwargs": NET}
+TOTAL = 1_400
 TARGET = {"target_update_interval": 50}
 OF_THE_CLOCK = {"t", "t_start", "episode_times", "log", "results_writer"}
 """What may differ between two runs that are the same."""
@@ -41,15 +37,15 @@ def falling(progress):
     return 1e-4 + 3e-3 * progress
 
 
-def cartpole(seed, envs=1, **options):
-    return make_vec_env("CartPole-v1", envs, seed=seed, **options)
+def cartpole(seed, envs=2):
+    return make_vec_env("CartPole-v1", envs, seed=seed)
 
 
-def pendulum(seed, envs=1):
+def pendulum(seed, envs=2):
     return make_vec_env("Pendulum-v1", envs, seed=seed)
 
 
-def normalized(seed, envs=1):
+def normalized(seed, envs=2):
     return VecNormalize(pendulum(seed, envs))
 
 
@@ -69,46 +65,62 @@ def bits(seed):
     return make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=False, max_steps=6), 2, seed=seed)
 
 
+def net(**options):
+    return {"policy_kwargs": {"net_arch": [8], **options}}  # a new one each time: models add to it
+
+
+def rollout(**options):
+    return {"n_steps": 32, **net(**options)}
+
+
+def epochs(count=2, **options):
+    return {**rollout(**options), "batch_size": 64, "n_epochs": count}
+
+
+def replay(**options):
+    return {"buffer_size": 600, "learning_starts": 64, "batch_size": 16, "train_freq": 4, **net(**options)}
+
+
 def noise(kind):
     return kind(np.zeros(1), 0.2 * np.ones(1))
 
 
 CASES = {
-    "PPO": lambda s: PPO("MlpPolicy", cartpole(s, 2), falling, seed=s, **EPOCHS),
-    "PPO-gSDE": lambda s: PPO("MlpPolicy", pendulum(s, 2), use_sde=True, seed=s, **EPOCHS),
-    "PPO-VecNormalize": lambda s: PPO("MlpPolicy", VecNormalize(VecFrameStack(pendulum(s, 2), 3)), seed=s, **EPOCHS),
-    "A2C": lambda s: A2C("MlpPolicy", monitored(s), falling, seed=s, **ROLLOUT),
-    "DQN": lambda s: DQN("MlpPolicy", cartpole(s, 2), falling, exploration_fraction=0.5, seed=s, **REPLAY, **TARGET),
-    "DQN-n-step": lambda s: DQN("MlpPolicy", cartpole(s), n_steps=3, seed=s, **REPLAY, **TARGET),
+    "PPO": lambda s: PPO("MlpPolicy", cartpole(s), falling, seed=s, **epochs()),
+    "PPO-gSDE": lambda s: PPO("MlpPolicy", pendulum(s), use_sde=True, seed=s, **epochs()),
+    "PPO-VecNormalize": lambda s: PPO("MlpPolicy", VecNormalize(VecFrameStack(pendulum(s), 3)), seed=s, **epochs()),
+    "A2C": lambda s: A2C("MlpPolicy", monitored(s), falling, seed=s, **rollout()),
+    "DQN": lambda s: DQN("MlpPolicy", cartpole(s), falling, exploration_fraction=0.5, seed=s, **replay(), **TARGET),
+    "DQN-n-step": lambda s: DQN("MlpPolicy", cartpole(s), n_steps=3, seed=s, **replay(), **TARGET),
     "DQN-one-array": lambda s: DQN(
         "MlpPolicy",
         cartpole(s),
         optimize_memory_usage=True,
         replay_buffer_kwargs={"handle_timeout_termination": False},
         seed=s,
-        **REPLAY,
+        **replay(),
     ),
-    "DQN-HER": lambda s: DQN("MultiInputPolicy", bits(s), replay_buffer_class=HerReplayBuffer, seed=s, **REPLAY),
-    "SAC": lambda s: SAC("MlpPolicy", pendulum(s), falling, seed=s, **REPLAY),
+    "DQN-HER": lambda s: DQN("MultiInputPolicy", bits(s), replay_buffer_class=HerReplayBuffer, seed=s, **replay()),
+    "SAC": lambda s: SAC("MlpPolicy", pendulum(s), falling, seed=s, **replay()),
     "SAC-gSDE": lambda s: SAC(
-        "MlpPolicy", normalized(s), use_sde=True, use_sde_at_warmup=True, sde_sample_freq=3, seed=s, **REPLAY
+        "MlpPolicy", normalized(s), use_sde=True, use_sde_at_warmup=True, sde_sample_freq=3, seed=s, **replay()
     ),
     "TD3": lambda s: TD3(
-        "MlpPolicy", normalized(s, 2), action_noise=noise(OrnsteinUhlenbeckActionNoise), seed=s, **REPLAY
+        "MlpPolicy", normalized(s), action_noise=noise(OrnsteinUhlenbeckActionNoise), seed=s, **replay()
     ),
-    "DDPG": lambda s: DDPG("MlpPolicy", pendulum(s), action_noise=noise(NormalActionNoise), seed=s, **REPLAY),
-    "TQC": lambda s: TQC("MlpPolicy", pendulum(s), seed=s, **REPLAY),
-    "QRDQN": lambda s: QRDQN("MlpPolicy", cartpole(s), seed=s, **REPLAY, **TARGET),
-    "CrossQ": lambda s: CrossQ("MlpPolicy", pendulum(s), seed=s, **REPLAY),
-    "TRPO": lambda s: TRPO("MlpPolicy", cartpole(s, 2), batch_size=32, seed=s, **ROLLOUT),
+    "DDPG": lambda s: DDPG("MlpPolicy", pendulum(s, 1), action_noise=noise(NormalActionNoise), seed=s, **replay()),
+    "TQC": lambda s: TQC("MlpPolicy", pendulum(s), seed=s, **replay()),
+    "QRDQN": lambda s: QRDQN("MlpPolicy", cartpole(s), seed=s, **replay(n_quantiles=9), **TARGET),
+    "CrossQ": lambda s: CrossQ("MlpPolicy", pendulum(s), seed=s, **replay()),
+    "TRPO": lambda s: TRPO("MlpPolicy", cartpole(s), batch_size=32, seed=s, **rollout()),
     "RecurrentPPO": lambda s: RecurrentPPO(
         "MlpLstmPolicy",
-        cartpole(s, 2),
+        cartpole(s),
         seed=s,
-        **{**EPOCHS, "n_epochs": 1, "policy_kwargs": {**NET, "lstm_hidden_size": 8}},
+        **epochs(1, lstm_hidden_size=8),
     ),
-    "MaskablePPO": lambda s: MaskablePPO("MlpPolicy", masked(s), seed=s, **EPOCHS),
-    "ARS": lambda s: ARS("LinearPolicy", pendulum(s), n_delta=1, seed=s),
+    "MaskablePPO": lambda s: MaskablePPO("MlpPolicy", masked(s), seed=s, **epochs()),
+    "ARS": lambda s: ARS("LinearPolicy", pendulum(s, 1), n_delta=1, seed=s),
 }
 
 
@@ -130,7 +142,9 @@ class CrashAt(BaseCallback):
 
 
 def opened(where, **options):
-    return perdure.open(where, **{"run": "t", "save": perdure.Every(steps=1), "budget": None, "quiet": True, **options})
+    return perdure.open(
+        where, **{"run": "t", "save": perdure.Every(steps=90), "budget": None, "quiet": True, **options}
+    )
 
 
 def learn(model, where, *, total=TOTAL, others=(), **options):

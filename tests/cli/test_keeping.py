@@ -52,7 +52,7 @@ def test_a_clean_up_says_what_it_removed(cli, root):
     document = cli("gc", "--keep", "last:1", "-y", "--json").document
     assert ([run.ids[1]], {}, False) == (document["removed"], document["spared"], document["dry_run"])
     run.commit(5)
-    assert f"{run.ids[3]}\n" == cli("gc", "--keep", "last:1", "-yq").out
+    assert f"{run.ids[3]}\n" == cli("gc", "--keep", "last:1", "-qy").out
 
 
 def test_a_clean_up_with_nothing_to_do_needs_no_yes(cli, root):

@@ -144,7 +144,7 @@ def test_checkpoints_are_listed_newest_first(cli, root):
     assert first.startswith("02020202  12,582,912 ")
     assert first.endswith("last 1/1            exact")
     assert second.endswith("gc would remove it  exact")
-    assert footer.startswith("2 checkpoints, 4.2 KiB on disk (8.2 KiB logical), newest committed ")
+    assert footer.startswith("2 checkpoints, 4.1 KiB on disk (8.1 KiB logical), newest committed ")
 
 
 def test_quiet_lists_are_bare_and_verbose_ones_full(cli, root):
@@ -232,7 +232,7 @@ def test_the_status_says_what_a_restart_would_use(cli, root):
     ended = cli("status")
     assert 0 == ended.code
     assert "ppo  stopped" == ended.lines[0]
-    assert ended.lines[1].startswith("  resumes    03030303 at step 3,000, saved ")
+    assert ended.lines[1].startswith("  resumes     03030303 at step 3,000, saved ")
     assert "stopped\n" == cli("status", "-q").out
 
 
@@ -242,8 +242,8 @@ def test_the_status_of_a_living_run_says_what_is_at_risk(cli, root):
     with Control(run.directory).acquire("here:17"):
         ended = cli("status")
     assert "ppo  training" == ended.lines[0]
-    assert "  at risk    " in ended.out
-    assert "  writer     here:17, generation 1, last sign of life 0s ago" in ended.out
+    assert "  at risk     " in ended.out
+    assert "  writer      here:17, generation 1, last sign of life 0s ago" in ended.out
 
 
 def test_the_status_says_first_what_is_wrong(cli, root):
@@ -254,15 +254,15 @@ def test_the_status_says_first_what_is_wrong(cli, root):
     ended = cli("status")
     assert 3 == ended.code
     assert (
-        ended.lines[1] == f"  problem    checkpoint 02020202 is damaged: {MODEL}: it has 0 bytes and 5 were committed"
+        ended.lines[1] == f"  problem     checkpoint 02020202 is damaged: {MODEL}: it has 0 bytes and 5 were committed"
     )
-    assert "resumes    01010101" in ended.lines[2]
+    assert "resumes     01010101" in ended.lines[2]
     assert "next: perdure verify ppo" in ended.err
 
     (run.store.checkpoints()[1].directory / "manifest.json").unlink()
     lost = cli("status")
     assert 4 == lost.code
-    assert "resumes    nothing: no checkpoint can be restored" in lost.out
+    assert "resumes     nothing: no checkpoint can be restored" in lost.out
 
 
 def test_the_status_lists_members_and_what_was_put_aside(cli, root):
@@ -272,7 +272,7 @@ def test_the_status_lists_members_and_what_was_put_aside(cli, root):
     run.store.quarantine(newest(run), "it killed the process twice", "2027-01-01T00:00:00Z")
     with exclusive(run.directory):
         ended = cli("status")
-    assert "put aside  step-000000003000-03030303 at 2027-01-01T00:00:00Z: it killed the process twice" in ended.out
+    assert "put aside   step-000000003000-03030303 at 2027-01-01T00:00:00Z: it killed the process twice" in ended.out
     assert ["actor-1", "actor", "alive"] == next(line for line in ended.lines if "actor-1" in line).split()[:3]
 
 

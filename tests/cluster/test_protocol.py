@@ -264,8 +264,8 @@ def test_no_fault_makes_two_members_of_one_name_current(seed: int) -> None:
     """
     Of two lives of one name at most one can get data past the gate, whatever the network and the processes do.
 
-    That is so at every moment, under loss, delay, repetition, freezing, restarts and new learners. Neither does a holder
-    give way to an older life under the same learner, nor does a member's generation go back.
+    That is so at every moment, under loss, delay, repetition, freezing, restarts and new learners. No holder
+    gives way to an older life under the same learner, and no member's generation goes back.
     """
     simulation = Simulation(random.Random(seed))
     heard: dict[int, int] = {}

@@ -52,7 +52,7 @@ def runnable(page):
 
 @pytest.fixture
 def one_thread(monkeypatch):
-    """Give trainings one thread: networks this small only wait for further ones, above all where tests run in parallel."""
+    """Give trainings one thread: networks this small only wait for further ones, above all on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -148,7 +148,8 @@ def test_commands_exist(page):
     for command in commands:
         if re.match(r"perdure( |$)", command):
             verb = next((word for word in shlex.split(command, comments=True)[1:] if not word.startswith("-")), None)
-            assert verb is None or verb in SUMMARIES, command
+            is_placeholder = verb is not None and verb.isupper()
+            assert verb is None or is_placeholder or verb in SUMMARIES, command
 
 
 # That it resolves
@@ -185,7 +186,7 @@ def test_every_page_is_reached():
 def test_pages_name_no_machine(page):
     """No page mentions a path of somebody's machine, and each has one title."""
     text = page.read_text(encoding="utf-8")
-    assert not re.findall(r"(?<![\w.])/(?:home|root|work|Users|mnt|media|scratch|private|tmp|opt|data)/\S*", text)
+    assert not re.findall(r"(?<![\w.])/(?:home|root|work|Users|mnt|media|scratch|private|tmp|opt)/\S*", text)
     assert len(re.findall(r"^# ", prose_of(text), re.MULTILINE)) == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +43,4 @@ class DeleteNewestCheckpoint:
         return "delete the newest checkpoint"
 
 
-Fault = Union[Kill, Freeze, Thaw, DeleteNewestCheckpoint]
+Fault = Kill | Freeze | Thaw | DeleteNewestCheckpoint

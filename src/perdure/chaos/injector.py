@@ -53,7 +53,7 @@ class Injector:
         Make a fault happen now.
 
         Raises:
-            NotFoundError: Kind ``chaos.no-process`` or ``chaos.no-checkpoint``: there is nothing to hit; nothing was done.
+            NotFoundError: Kind ``chaos.no-process`` or ``chaos.no-checkpoint``: nothing is there to be hit.
             StoreError: The checkpoint cannot be removed; it may be damaged.
         """
         if isinstance(fault, DeleteNewestCheckpoint):
@@ -65,14 +65,12 @@ class Injector:
 
     def _signal(self, fault: Fault, member: str, number: signal.Signals) -> Injection:
         pid = self._pid_of(member)
+        if pid is None:
+            raise _nobody(fault, member)
         try:
-            if pid is None:
-                raise ProcessLookupError
             self._signal_group(pid, number)
         except ProcessLookupError as error:
-            raise NotFoundError(
-                f"cannot {fault}: it has no process at the moment", kind="chaos.no-process", name=member
-            ) from error
+            raise _nobody(fault, member) from error
         return Injection(fault, {"pid": pid, "signal": number.name})
 
     def _delete(self, fault: DeleteNewestCheckpoint) -> Injection:
@@ -84,3 +82,7 @@ class Injector:
             self._remove(newest.directory)
         fallback = found[1].id if len(found) > 1 else None
         return Injection(fault, {"checkpoint": newest.id, "step": newest.global_step, "fallback": fallback})
+
+
+def _nobody(fault: Fault, member: str) -> NotFoundError:
+    return NotFoundError(f"cannot {fault}: it has no process at the moment", kind="chaos.no-process", name=member)

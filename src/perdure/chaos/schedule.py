@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Union
 
 from perdure.chaos.faults import Fault
 
@@ -29,7 +28,7 @@ class Lost:
     member: str
 
 
-Moment = Union[Reached, Died, Lost]
+Moment = Reached | Died | Lost
 """Something that happens to a run, and what a fault waits for."""
 
 

@@ -17,7 +17,9 @@ from perdure.inspection.documents import age_seconds, plain
 
 _DEFAULT_COUNT = 20
 _IN_COLUMNS = ("at", "event", "step", "generation", "schema")
-_SELF_EXPLANATORY = ("reason", "kind", "error", "member", "note")
+_OF_A_MEMBER = ("role", "pid", "exit_code", "signal")
+"""What a member's name and the reason of its fault say well enough."""
+_SELF_EXPLANATORY = ("reason", "kind", "error", "member", "note", "phase")
 BAD = ("save-failed", "quarantined", "retention-failed", "member-fault", "member-lost", "member-gave-up", "mint-failed")
 """Events that mean that something went wrong."""
 
@@ -34,28 +36,30 @@ def _execute(arguments: Namespace, context: Context) -> int:
     output.document({"run": view.run, "events": plain(shown)})
     if shown:
         now = time.time()
-        output.table((">AGE", "EVENT", ">STEP", ">GEN", "DETAIL"), [_row(each, now) for each in shown])
+        output.table((">AGE", "EVENT", ">STEP", ">GEN", "DETAIL"), [event_row(each, now) for each in shown])
     if not output.manner.quiet:
         of = f" of {len(chosen):,}" if len(shown) < len(chosen) else ""
         output.line(f"{len(shown):,}{of} events" if of or len(shown) != 1 else "1 event")
     return Exit.OK
 
 
-def _row(event: Mapping[str, Any], now: float) -> Sequence[Cell]:
+def event_row(event: Mapping[str, Any], now: float) -> Sequence[Cell]:
+    """Return an event as the five cells of a table: age, name, step, generation, detail."""
     name = str(event.get("event", "?"))
     return (
         span_text(age_seconds(event.get("at"), now)),
         Word(name, "red") if name in BAD else name,
         number_text(event["step"]) if event.get("step") is not None else "",
         number_text(event["generation"]) if event.get("generation") is not None else "",
-        ", ".join(details(event)),
+        ", ".join(_details(event)),
     )
 
 
-def details(event: Mapping[str, Any]) -> Iterator[str]:
-    """Say what an event carries beside its name, time, step and generation."""
+def _details(event: Mapping[str, Any]) -> Iterator[str]:
+    """Say what an event carries beside its name, time, step and generation, as far as people want to know it."""
+    hidden = (*_IN_COLUMNS, *_OF_A_MEMBER) if "member" in event else _IN_COLUMNS
     for name, value in event.items():
-        if name in _IN_COLUMNS or value in (None, "", [], {}) or (name, value) == ("stretch", 1.0):
+        if name in hidden or value in (None, "", [], {}) or (name, value) == ("stretch", 1.0):
             continue
         if name.endswith("_seconds") or name == "seconds":
             label = "took" if name == "seconds" else name.removesuffix("_seconds").replace("_", " ")

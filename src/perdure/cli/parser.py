@@ -34,6 +34,9 @@ COMMON = (
 )
 """Arguments that every verb takes, before or behind its name."""
 
+_HELP = {"-h", "--help"}
+_VALUED = {name for each in COMMON if "action" not in each.settings for name in each.names}
+
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong by raising, so that it can be said in JSON as well."""
@@ -67,23 +70,30 @@ def parse(
     Raises:
         InvalidInputError: Kind ``usage``.
     """
-    first = _new_parser("perdure")
-    _add(first, COMMON)
-    first.add_argument("verb", nargs="?")
-    common, rest = first.parse_known_args(words)
-    if common.verb is None:
-        if rest:
-            first.error(f"there is no option {rest[0]}")
-        return None, None, common
-    if common.verb not in SUMMARIES:
-        raise _no_verb(common.verb)
-    verb = load(common.verb)
-    second = _new_parser(f"perdure {common.verb}")
+    position = _verb_position(words)
+    if position is None:
+        return None, None, _parser("perdure", COMMON).parse_args(words)
+    name = words[position]
+    if name not in SUMMARIES:
+        raise _no_verb(name)
+    verb = load(name)
+    rest = [*words[:position], *words[position + 1 :]]
+    if _HELP & set(rest):  # it is asked for where the rest need not make sense
+        return name, verb, _parser(name, COMMON).parse_args(["--help"])
+    parser = _parser(f"perdure {name}", (*verb.arguments, *COMMON))
     if command is not None and not verb.takes_command:
-        second.error("nothing can stand behind --; only `perdure run` takes a command there")
-    _add(second, verb.arguments)
-    # Help is asked for where the rest need not make sense.
-    return common.verb, verb, common if common.help else second.parse_args(rest, common)
+        parser.error("nothing can stand behind --; only `perdure run` takes a command there")
+    return name, verb, parser.parse_args(rest)
+
+
+def _verb_position(words: Sequence[str]) -> int | None:
+    """Return where the verb is: the first word that is neither an option nor the value of one."""
+    before = ""
+    for position, word in enumerate(words):
+        if not word.startswith("-") and before not in _VALUED:
+            return position
+        before = word
+    return None
 
 
 def store_path(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Path:
@@ -91,13 +101,11 @@ def store_path(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pat
     return Path(arguments.store or environ.get(STORE_VARIABLE) or DEFAULT_STORE)
 
 
-def _new_parser(prog: str) -> _Parser:
-    return _Parser(prog=prog, usage=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
-
-
-def _add(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
+def _parser(prog: str, arguments: Sequence[Argument]) -> _Parser:
+    parser = _Parser(prog=prog, usage=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
     for each in arguments:
         parser.add_argument(*each.names, help=each.help, **each.settings)
+    return parser
 
 
 def _no_verb(word: str) -> InvalidInputError:

@@ -114,7 +114,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"{member} restarted (pid {event['pid']})"
         case "member-fault":
             after = duration_text(float(event["detected_after_seconds"]))
-            return f"{member} failed: {event['reason']}, noticed after {after}"
+            note = f" ({event['note']})" if event.get("note") else ""
+            return f"{member} failed: {event['reason']}{note}, noticed after {after}"
         case "member-waiting":
             return f"{member} restarts in {duration_text(float(event['restart_after_seconds']))}"
         case "member-running":

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from perdure.cli.choosing import choose_run
-from perdure.cli.events import BAD, details
+from perdure.cli.events import event_row
 from perdure.cli.exits import Exit, judge
 from perdure.cli.runs import COLOURS
 from perdure.cli.text import Cell, Word, ago_text, count_text, duration_text, size_text, span_text
@@ -30,27 +30,24 @@ def _execute(arguments: Namespace, context: Context) -> int:
 
 def _print(status: RunStatus, context: Context) -> None:
     """Answer in this order: is anything wrong, how much would be lost, what is going on."""
-    output = context.output
+    output, now = context.output, time.time()
     output.line(f"{status.run}  ", Word(status.state, COLOURS.get(status.state, "red")))
     for problem in status.problems:
-        output.line(Word("  problem    ", "red"), problem)
+        output.line(Word("  problem     ", "red"), problem)
     for name, cell in _facts(status):
-        output.line(f"  {name:<9}  ", cell)
+        output.line(f"  {name:<10}  ", cell)
     if status.members:
         output.line("")
         rows = [
-            (each.member, each.role, each.state, span_text(age_seconds(each.at, time.time())), f"{each.faults:,}")
+            (each.member, each.role, each.state, span_text(age_seconds(each.at, now)), f"{each.faults:,}")
             for each in status.members
         ]
         output.table(("MEMBER", "ROLE", "STATE", ">SINCE", ">FAULTS"), rows)
     if status.last_events:
         output.line("")
-        for event in status.last_events:
-            name = str(event.get("event", "?"))
-            title: Cell = Word(f"{name:<12}", "red") if name in BAD else f"{name:<12}"
-            step = f"step {event['step']:,}  " if isinstance(event.get("step"), int) else ""
-            age = span_text(age_seconds(event.get("at"), time.time()))
-            output.line(f"{age:>6}  ", title, f"  {step}", ", ".join(details(event)))
+        output.table(
+            (">AGE", "EVENT", ">STEP", ">GEN", "DETAIL"), [event_row(each, now) for each in status.last_events]
+        )
     if status.problems:
         output.note(
             f"next: perdure verify {status.run}" if status.checkpoints else f"next: perdure events {status.run}"

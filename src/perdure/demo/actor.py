@@ -40,7 +40,7 @@ def act(settings: Settings) -> None:
             assert policy is not None
             assert weights is not None
             rollout, returns = environments.collect(policy, settings.rollout_steps, generator)
-            actor.send(rollout.arrays(), weights, {"returns": returns})
+            actor.send(rollout.arrays(), weights, {"returns": [*returns]})
             run.progress(weights.learner_step)
             ahead += 1
 

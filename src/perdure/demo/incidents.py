@@ -1,9 +1,9 @@
 """
 What became of each fault: a fold over the events of a run.
 
-Everything is read off events, of the supervisor, of the run's own history and of the learner, each with the second at
-which it happened. A fault counts as recovered on evidence alone: not that a process runs again, but that the learner has
-trained again, or has trained on samples of the member's new life.
+Everything is read off events, of the supervisor, of the run's own history and of the learner, each with the second
+at which it happened. A fault counts as recovered on evidence alone: not that a process runs again, but that the
+learner has trained again, or has trained on samples of the member's new life.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ def _witness(event: Event) -> str:
 
 @dataclass(slots=True)
 class Drops:
-    """Counts how many samples were dropped since the last look, over all lives of the learner, each of which begins at 0."""
+    """Counts the samples dropped since the last look, over all lives of the learner, each of which begins at 0."""
 
     life: int | None = None
     seen: Counter[str] = field(default_factory=Counter)
 
     def since(self, update: Event) -> dict[str, int]:
         """Return the samples dropped since the update before, by reason."""
-        now = Counter(update["dropped"])
+        now: Counter[str] = Counter(update["dropped"])
         fresh = now - self.seen if update["life"] == self.life else now
         self.life, self.seen = update["life"], now
         return dict(fresh)

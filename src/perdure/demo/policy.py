@@ -26,11 +26,14 @@ class Policy:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Policy:
-        """Take the arrays of ``torch.nn.Sequential.state_dict()``: ``0.weight``, ``0.bias``, ``2.weight``, …"""
+        """Take the arrays of a ``torch.nn.Sequential``'s state_dict: ``0.weight``, ``0.bias``, ``2.weight`` and so on."""
         positions = sorted({int(name.split(".")[0]) for name in arrays})
         return cls(
             tuple(
-                (arrays[f"{i}.weight"].astype(np.float32, copy=False), arrays[f"{i}.bias"].astype(np.float32, copy=False))
+                (
+                    arrays[f"{i}.weight"].astype(np.float32, copy=False),
+                    arrays[f"{i}.bias"].astype(np.float32, copy=False),
+                )
                 for i in positions
             )
         )
@@ -41,7 +44,8 @@ class Policy:
         for weight, bias in self.layers[:-1]:
             hidden = np.tanh(hidden @ weight.T + bias)
         weight, bias = self.layers[-1]
-        return hidden @ weight.T + bias
+        logits: Floats = hidden @ weight.T + bias
+        return logits
 
     def sample(self, observations: Floats, generator: np.random.Generator) -> tuple[Actions, Floats]:
         """Draw actions; returns them and their log-probabilities, both of shape (batch,)."""
@@ -52,7 +56,8 @@ class Policy:
 
     def best(self, observations: Floats) -> Actions:
         """Return the likeliest action for every observation, shape (batch,)."""
-        return np.argmax(self.logits(observations), axis=1)
+        actions: Actions = np.argmax(self.logits(observations), axis=1)
+        return actions
 
 
 def log_softmax(logits: Floats) -> Floats:

@@ -3,8 +3,8 @@ Proximal policy optimization, small and whole.
 
 The clipped objective is that of Schulman et al., "Proximal Policy Optimization Algorithms", 2017; the advantages are
 generalised ones (Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", 2015).
-The batch may be a few updates old, because actors do not wait for the learner: the ratio is taken against the policy that
-really acted, which is what the clipping is for.
+The batch may be an update or two old, because actors do not wait for the learner: the ratio is taken against the policy
+that really acted, which is what the clipping is for.
 """
 
 from __future__ import annotations
@@ -97,12 +97,17 @@ def make_networks(features: int, actions: int, hidden: int = 64) -> tuple[nn.Seq
 
 
 def advantages_of(
-    rewards: Floats, values: Floats, successor_values: Floats, terminated: Flags, ended: Flags, settings: Hyperparameters
+    rewards: Floats,
+    values: Floats,
+    successor_values: Floats,
+    terminated: Flags,
+    ended: Flags,
+    settings: Hyperparameters,
 ) -> Floats:
     """
     Return generalised advantages; all arrays have shape (steps, environments).
 
-    An episode that was cut off by the limit of time did not fail: its successor keeps its value, and only the trace ends.
+    An episode that was cut off by the limit of time did not fail: its successor keeps its value, only the trace ends.
     """
     surprises = rewards + settings.discount * successor_values * ~terminated - values
     advantages = np.empty_like(surprises)
@@ -153,9 +158,9 @@ def _prepare(value: nn.Module, rollout: Rollout, settings: Hyperparameters) -> M
     with torch.no_grad():
         values = value(torch.from_numpy(rollout.observations)).squeeze(-1).numpy()
         successor_values = value(torch.from_numpy(rollout.successors)).squeeze(-1).numpy()
-    advantages = advantages_of(
-        rollout.rewards * np.float32(1 - settings.discount), values, successor_values, rollout.terminated, rollout.ended, settings
-    )
+    # In units of what a policy that never falls is worth: a value network takes long to reach 100, and not 1.
+    rewards = rollout.rewards * np.float32(1 - settings.discount)
+    advantages = advantages_of(rewards, values, successor_values, rollout.terminated, rollout.ended, settings)
     return Minibatch(
         observations=torch.from_numpy(rollout.observations).flatten(0, 1),
         actions=torch.from_numpy(rollout.actions).flatten(),

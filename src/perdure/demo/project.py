@@ -9,7 +9,7 @@ from pathlib import Path
 from perdure.demo.settings import Settings, write_settings
 
 RUNS = "runs"
-_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _GRACE_SECONDS = 10.0
 _FIRST_BACKOFF_SECONDS = 0.1
 

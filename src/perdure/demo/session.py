@@ -1,8 +1,8 @@
 """
 One run of the demo, from its first process to the death of its last: supervised, disturbed, watched.
 
-Everything happens in the thread that calls `Session.run`, because the supervisor calls back in it: between a fault's
-decision and its injection no process is reaped, so a signal cannot hit a stranger.
+Everything happens in the thread that calls `Session.run`, because the supervisor calls back in it: between the decision
+for a fault and its injection no process is reaped, so a signal cannot hit a stranger.
 """
 
 from __future__ import annotations
@@ -14,23 +14,19 @@ from pathlib import Path
 from perdure.chaos import Fault, Injector
 from perdure.demo.acts import LEARNER, Act
 from perdure.demo.director import Director
-from perdure.demo.incidents import Event, Incident
+from perdure.demo.history import History
+from perdure.demo.incidents import Event
 from perdure.demo.process import heard
 from perdure.demo.project import write_project
 from perdure.demo.settings import Settings
 from perdure.demo.training import Happening, Training, look_back
 from perdure.errors import NotFoundError
-from perdure.files.door import Files
 from perdure.inspection import RunView
-from perdure.inspection.documents import age_seconds
-from perdure.store.layout import EVENTS_FILE
-from perdure.store.log import Log
 from perdure.supervise.config import read_config
 from perdure.supervise.member import MemberStatistics
 from perdure.supervise.supervisor import Supervisor
-from perdure.surroundings import Surroundings
 
-OnEvent = Callable[["Session", float, Event], None]
+OnEvent = Callable[["Session", Happening], None]
 
 
 class Session:
@@ -42,7 +38,7 @@ class Session:
         directory: Where the report's files go; the run itself lies in ``runs/<name>``.
         settings: What to train.
         acts: What is to go wrong.
-        on_event: Told every event after it was taken in.
+        on_event: Told every event, with this session, after it was taken in.
         wall_seconds: Seconds since the epoch, by the clock that events are stamped with.
     """
 
@@ -58,18 +54,14 @@ class Session:
         self.name = name
         self.settings = settings
         self.director = Director(acts)
-        self.happenings: list[Happening] = []
-        """Everything that was heard, in the order in which it was."""
+        self.has_timed_out = False
+        """Whether it was stopped because it took too long."""
+        self._happenings: list[Happening] = []
         self._on_event = on_event
         self._wall_seconds = wall_seconds
         self._began_at = wall_seconds()
         config = read_config(write_project(name, settings, directory))
-        self.run_directory = config.directory
-        self._history = Log(Files(), config.directory / EVENTS_FILE)
-        self._history_path = config.directory / EVENTS_FILE
-        self._history_bytes = 0
-        self._history_lines = 0
-        self._now = Surroundings().now
+        self._history = History(config.directory, wall_seconds)
         self._supervisor = Supervisor(
             config, config.directory, on_event=self._hear_supervisor, on_output=self._hear_output
         )
@@ -80,23 +72,22 @@ class Session:
         Train to the end, or until stopped, and look back on it. No process is left when this returns or raises.
 
         Raises:
-            LeaseHeldError: Another demo is at work in the same directory.
+            LeaseHeldError: Another supervisor has the run.
         """
-        watchdog = threading.Timer(self.settings.limit_seconds, self._supervisor.stop)
+        watchdog = threading.Timer(self.settings.limit_seconds, self._time_out)
         watchdog.daemon = True
         watchdog.start()
         try:
             exit_code = self._supervisor.run()
         finally:
             watchdog.cancel()
-        director = self.director
         return look_back(
             self.name,
             exit_code,
-            self.happenings,
-            samples_dropped=director.samples_dropped,
-            incidents=director.incidents,
-            faults_missing=len(director.waiting),
+            self._happenings,
+            samples_dropped=self.director.samples_dropped,
+            incidents=self.director.incidents,
+            faults_missing=len(self.director.waiting),
         )
 
     @property
@@ -106,16 +97,15 @@ class Session:
 
     @property
     def members(self) -> tuple[MemberStatistics, ...]:
-        """The processes as they are now."""
+        """The processes as they are now; any thread may ask."""
         return self._supervisor.members()
 
-    @property
-    def incidents(self) -> Sequence[Incident]:
-        """Faults so far."""
-        return self.director.incidents
+    def _time_out(self) -> None:
+        self.has_timed_out = True
+        self._supervisor.stop()
 
     def _hear_supervisor(self, event: dict[str, object]) -> None:
-        self._history.append({"at": self._now(), **event})
+        self._history.append(event)
         self._hear_history()
 
     def _hear_output(self, member: str, line: str) -> None:
@@ -125,23 +115,16 @@ class Session:
             self._hear(self.seconds, event)
 
     def _hear_history(self) -> None:
-        """Hear what the run's history has got since the last look, whoever wrote it."""
-        size = self._history_path.stat().st_size if self._history_path.exists() else 0
-        if size == self._history_bytes:
-            return
-        self._history_bytes = size
-        events = list(self._history.read())
-        fresh, self._history_lines = events[self._history_lines :], len(events)
-        for event in fresh:
-            age = age_seconds(event.get("at"), self._wall_seconds()) or 0.0
-            self._hear(self.seconds - age, event)
+        for age_seconds, event in self._history.fresh():
+            self._hear(self.seconds - age_seconds, event)
 
     def _hear(self, at: float, event: Event) -> None:
-        self.happenings.append(Happening(at, event))
+        happening = Happening(at, event)
+        self._happenings.append(happening)
         due = self.director.hear(at, event)
         if due is not None:
             self._inject(due)
-        self._on_event(self, at, event)
+        self._on_event(self, happening)
 
     def _inject(self, fault: Fault) -> None:
         try:
@@ -149,9 +132,7 @@ class Session:
         except NotFoundError:
             return  # nothing to hit at this moment, such as a member that has just died by itself: it stays due
         self.director.injected(self.seconds, injection)
-        self._history.append({"at": self._now(), "event": "fault-injected", "fault": str(fault), **injection.facts})
+        self._history.append({"event": "fault-injected", "fault": str(fault), **injection.facts})
 
     def _pid_of(self, member: str) -> int | None:
         return next((each.pid for each in self.members if each.name == member), None)
-
-

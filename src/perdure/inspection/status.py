@@ -9,11 +9,13 @@ from typing import Any
 
 from perdure.core.leases import Timing
 from perdure.core.manifest import short_id
+from perdure.core.restarts import EXIT_DONE, EXIT_STOPPED
 from perdure.inspection.documents import Document
 from perdure.inspection.listing import CheckpointSummary, RunListing
 from perdure.inspection.presence import Around, MemberSeen, RestoreBegun, WriterSeen, members_seen
 from perdure.inspection.verification import in_brief
 
+_GOOD_ENDS = (EXIT_DONE, EXIT_STOPPED)
 _SAVES_OF_SPACE = 2
 """Room for fewer further saves than this is worth a warning."""
 
@@ -125,7 +127,7 @@ def _problems(
         found += [_interrupted(restore) for restore in around.restoring]
     if around.control_problem is not None:
         found.append(f"the control database cannot be read ({around.control_problem}): a writer may be there unseen")
-    found += _troubled_saves(events)
+    found += [*_troubled_saves(events), *_troubled_members(events)]
     needed = listing.newest.new_bytes if listing.newest else 0
     if free_bytes < _SAVES_OF_SPACE * needed:
         found.append(f"the disk is nearly full: {free_bytes:,} bytes are free and the last save wrote {needed:,}")
@@ -154,3 +156,22 @@ def _troubled_saves(events: Sequence[Mapping[str, Any]]) -> list[str]:
     if not kinds:
         return []
     return [f"the last {'save' if len(kinds) == 1 else f'{len(kinds)} saves'} failed ({kinds[0]})"]
+
+
+def _troubled_members(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say who fails again and again without a save in between, and how a supervised run ended if not well."""
+    faults: dict[str, list[Mapping[str, Any]]] = {}
+    found = []
+    for event in reversed(events):
+        name = event.get("event")
+        if name in ("run-supervised", "saved") or (name == "run-ended" and event.get("exit_code") in _GOOD_ENDS):
+            break
+        if name == "run-ended":
+            found.append(f"the supervised run ended with status {event.get('exit_code')}")
+        elif name == "member-fault":
+            faults.setdefault(str(event.get("member")), []).append(event)
+    for member, (last, *earlier) in faults.items():
+        if earlier:
+            note = f" ({last['note']})" if last.get("note") else ""
+            found.append(f"{member} has failed {len(earlier) + 1} times without a save: {last.get('reason')}{note}")
+    return found

@@ -29,10 +29,9 @@ from perdure.errors import DeadlineError, InvalidInputError
 from perdure.files.door import Files
 from perdure.replay.header import HEADER_FILE, encode_head
 from perdure.replay.journal import Journal, Snapshot
-from perdure.replay.loading import check_lengths, list_tasks
 from perdure.replay.mapping import fetch_ahead
 from perdure.replay.progress import ProgressFile
-from perdure.replay.restoring import Options, Outcome, Progress, check_fit, read_header, restore_ring, stem_of
+from perdure.replay.restoring import Options, Outcome, Progress, restore_ring, stem_of
 from perdure.replay.rings import Ring
 from perdure.replay.rows import column_of
 from perdure.replay.saving import Draft, Images, Shelf, draft_save, mutable_part, segment_chunks, segment_parts, shelve
@@ -73,8 +72,9 @@ class RingComponent:
         ring: The ring.
         restore: What of a checkpoint to restore; anything but all must be asked for.
         keep_recent: Transitions to save, the newest ones; all that are held if None.
-        verify: When digests are compared after a restore. ``background`` begins at once beside training; a damaged
-            segment then raises at the next sample or save, and nothing is committed before all have been compared.
+        verify: When digests are compared after a restore. ``background`` compares them beside training, from the
+            second sample on; a damaged segment then raises at the next sample or save, and nothing is committed
+            before all have been compared.
             ``first-touch`` compares a segment before a sample of it is handed out. ``eager`` compares all before the
             restore returns.
         load: ``auto`` maps files where that is wise and reads them where it is not; ``read`` reads them all.
@@ -124,7 +124,10 @@ class RingComponent:
         self._images = Images()
         row_bytes = max(1, sum(column.row_bytes for column in columns))
         self._guard_rows = max(2 * ring.rows_per_write, _GUARD_BYTES // row_bytes)
-        if not ring.watch_reads(self._before_read) and verify == "first-touch":
+        self._was_read = False
+        self._prepared: tuple[PartsSource, Outcome] | None = None
+        self._is_watched = ring.watch_reads(self._before_read)
+        if not self._is_watched and verify == "first-touch":
             raise InvalidInputError(
                 "cannot verify at first touch: this ring hands samples out without telling",
                 kind="replay.unwatched-ring",
@@ -142,12 +145,17 @@ class RingComponent:
             CorruptionError: Kind ``replay.damaged``, naming the transitions.
         """
         if self._verification is not None:
+            self._begin(self._verification)
             self._verification.check()
 
     @property
     def verification(self) -> Verification | None:
         """The comparison of digests that the last restore has left to do, if any."""
         return self._verification
+
+    def _begin(self, verification: Verification) -> None:
+        if self._options.verify != "first-touch":
+            verification.start()
 
     def _before_read(self, slots: NDArray[np.intp]) -> None:
         verification = self._verification
@@ -158,12 +166,16 @@ class RingComponent:
         if self._options.verify == "first-touch":
             segments = {(g.prefix, int(n)) for g in wide for n in np.unique(slots // g.rows_per_segment)}
             verification.require(segments)
-        else:
-            verification.check()
-            # The files are probably not in memory yet: ask for all rows of the sample at once.
-            for group in wide:
-                for column in group.columns:
-                    fetch_ahead(self._ring.columns[column.name], slots)
+            return
+        verification.check()
+        # The first batch after a restore is waited for most: it has the disk to itself.
+        if self._was_read:
+            verification.start()
+        self._was_read = True
+        # The files are probably not in memory yet: ask for all rows of the sample at once.
+        for group in wide:
+            for column in group.columns:
+                fetch_ahead(self._ring.columns[column.name], slots)
 
     # Saving
 
@@ -250,16 +262,16 @@ class RingComponent:
 
     def check_parts(self, source: PartsSource) -> None:
         """
-        Refuse a checkpoint that does not fit, or whose files are gone or of another length.
+        Bring a checkpoint into memory beside the ring, or refuse it; `restore_parts` then only puts it in.
 
         Raises:
-            IncompatibleError: Kind ``replay.differs``.
-            CorruptionError: Kind ``replay.damaged`` or ``replay.malformed``.
+            IncompatibleError: Kind ``replay.differs``: the checkpoint does not fit.
+            CorruptionError: Kind ``replay.damaged`` or ``replay.malformed``: a file is not what was committed. Bytes
+                that are verified later are not looked at yet.
+            StoreError: A file cannot be read.
         """
-        header = read_header(source)
-        check_fit(header, self._ring, source.entry.name)
-        if self._options.damaged != "drop":
-            check_lengths(source, self._files, list_tasks(source, stem_of(source), header, header.state))
+        self._prepared = None
+        self._prepared = (source, restore_ring(source, self._ring, self._options, self._files))
 
     def restore_parts(self, source: PartsSource) -> str:
         """
@@ -271,11 +283,13 @@ class RingComponent:
             What was done, for the report.
 
         Raises:
-            CorruptionError: A file is not what was committed.
-            IncompatibleError: The checkpoint does not fit.
-            StoreError: A file cannot be read.
+            PerdureError: As `check_parts`, which is done first if it was not.
         """
-        outcome = restore_ring(source, self._ring, self._options, self._files)
+        if self._prepared is None or self._prepared[0] is not source:
+            outcome = restore_ring(source, self._ring, self._options, self._files)
+        else:
+            outcome = self._prepared[1]
+        self._prepared = None
         header = outcome.header
         if self._verification is not None:
             self._verification.stop()
@@ -293,16 +307,11 @@ class RingComponent:
             if outcome.is_in_place
             else None
         )
-        self._verification = self._verify(source, outcome)
+        self._was_read = False
+        self._verification = Verification(source, self._files, outcome.doubts) if outcome.doubts else None
+        if self._verification is not None and not self._is_watched:
+            self._begin(self._verification)
         return outcome.note
-
-    def _verify(self, source: PartsSource, outcome: Outcome) -> Verification | None:
-        if not outcome.doubts:
-            return None
-        verification = Verification(source, self._files, outcome.doubts)
-        if self._options.verify != "first-touch":
-            verification.start()
-        return verification
 
 
 def _check_choice(name: str, value: str) -> None:

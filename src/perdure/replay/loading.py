@@ -75,17 +75,6 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
     return tasks
 
 
-def check_lengths(source: PartsSource, files: Files, tasks: Sequence[Task]) -> None:
-    """
-    Look that every file is there with its length.
-
-    Raises:
-        CorruptionError: Kind ``replay.damaged``, naming the transitions.
-    """
-    for task in tasks:
-        files.close(_open(source, task.doubt))
-
-
 def _open(source: PartsSource, doubt: Doubt) -> int:
     try:
         return source.open(doubt.entry.path)
@@ -145,9 +134,10 @@ class Loader:
         memory = self._memory[place.column.name]
         if whole:
             memory.map_file(descriptor, offset + lead, whole, at + lead)
-        edges = memory.bytes().data
-        self._read(descriptor, edges[at : at + lead], offset)
-        self._read(descriptor, edges[at + lead + whole : at + size], offset + lead + whole)
+        if whole < size:
+            edges = memory.bytes().data
+            self._read(descriptor, edges[at : at + lead], offset)
+            self._read(descriptor, edges[at + lead + whole : at + size], offset + lead + whole)
 
     def _read(self, descriptor: int, target: memoryview, offset: int) -> None:
         position = 0

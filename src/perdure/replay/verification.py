@@ -150,8 +150,10 @@ class Verification:
         return not self._open
 
     def start(self) -> None:
-        """Begin in a thread of its own."""
-        self._thread.start()
+        """Begin in a thread of its own, if that has not been done."""
+        with self._changed:
+            if self._thread.ident is None:
+                self._thread.start()
 
     def stop(self) -> None:
         """Give up what is left, as when something else is restored; `check` raises nothing from then on."""

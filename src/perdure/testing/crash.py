@@ -305,6 +305,7 @@ class _Walk:
         self._base = base.copy()
         self._effects = effects
         self._pending: list[_Effect] = []
+        self._laid_over: list[tuple[_Effect, _Effect]] = []
         self._certain: dict[tuple[int, str], int] = {}
         self._position = 0
 
@@ -317,6 +318,7 @@ class _Walk:
                 self._base.apply(self._current(effect))
                 self._certain.update({(folder, name): effect.index for folder, name, _ in effect.entries})
         self._pending = [effect for effect in self._pending if effect.durable_at > index]
+        self._laid_over = [(effect, self._current(effect)) for effect in self._pending]
         return self._pending
 
     def _current(self, effect: _Effect) -> _Effect:
@@ -327,8 +329,8 @@ class _Walk:
     def build(self, choice: Mapping[_Effect, _Variant]) -> _Image:
         """What is there if the pending effects survive as chosen."""
         image = self._base.copy()
-        for effect in self._pending:
-            image.apply(self._current(effect), choice.get(effect, _WHOLE))
+        for effect, current in self._laid_over:
+            image.apply(current, choice.get(effect, _WHOLE))
         return image
 
 
