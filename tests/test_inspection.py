@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -538,6 +540,28 @@ def test_a_control_database_that_cannot_be_read_hides_a_writer(tmp_path):
 
     assert "control database" in status.problems[0]
     assert "may be linked to" == plan.rows[1].why
+
+
+def test_an_interrupted_commit_is_left_to_the_next_start(tmp_path):
+    """A journal that a killed writer left is not rolled back by a look, which then knows less and says so."""
+    run = make_run(tmp_path)
+    Control(run.directory).mint(0, "first")
+    database = run.directory / "control.db"
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("INSERT INTO generations VALUES (?, ?)", [(n, "x" * 200) for n in range(10, 4000)])
+        crashed = {name: (run.directory / name).read_bytes() for name in ("control.db", "control.db-journal")}
+        connection.execute("ROLLBACK")
+    for name, content in crashed.items():
+        (run.directory / name).write_bytes(content)
+    before = tree(tmp_path)
+
+    (problem,) = view(tmp_path).status().problems
+
+    assert "a commit was interrupted" in problem
+    assert before == tree(tmp_path)
+    assert 1 == Control(run.directory).generation()
 
 
 def test_the_members_of_a_supervised_run_are_those_of_its_events(tmp_path):

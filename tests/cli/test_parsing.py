@@ -144,6 +144,7 @@ SLOW = {"numpy", "msgspec", "rich", "sqlite3", "asyncio"}
         (["status", "ppo"], FRAMEWORKS | {"rich"}),
         (["verify", "ppo"], FRAMEWORKS),
         (["run"], FRAMEWORKS | {"rich"}),
+        (["demo", "--help"], FRAMEWORKS),
     ],
 )
 def test_a_verb_loads_only_what_it_needs(root, words, unwanted):

@@ -119,7 +119,7 @@ def test_a_signal_stops_the_run(root):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=DEADLINE_SECONDS)
     assert 143 == process.returncode
-    assert "perdure: stopping all members" in err
+    assert "perdure: stopping all members on SIGTERM" in err
 
 
 ENDLESS = """
@@ -147,3 +147,10 @@ def test_a_reader_that_goes_away_does_not_end_a_training(root):
         code = process.wait(DEADLINE_SECONDS)
         process.stderr.close()
     assert 0 == code
+
+
+def test_the_demo_writes_over_nothing_of_anybody_else(cli, root):
+    """A directory with something else in it is refused before anything starts."""
+    (root / "mine.txt").touch()
+    ended = cli("demo", "--out", str(root), "--json")
+    assert (2, "", "demo.directory-in-use") == (ended.code, ended.out, ended.error["kind"])

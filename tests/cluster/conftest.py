@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -91,12 +92,11 @@ def start():
 
 
 @pytest.fixture
-def directory(tmp_path_factory, monkeypatch, tmp_path):
-    """A run directory whose sockets lie in a directory that goes away with the test."""
-    sockets = tmp_path / "s"
-    sockets.mkdir()
-    monkeypatch.setenv("TMPDIR", str(sockets))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    run = tmp_path / "run"
-    run.mkdir()
-    return run
+def directory(monkeypatch, tmp_path):
+    """A run directory whose sockets go away with the test; pytest's own paths can be too long for them."""
+    with tempfile.TemporaryDirectory(prefix="perdure-") as sockets:
+        monkeypatch.setenv("TMPDIR", sockets)
+        monkeypatch.setattr("tempfile.tempdir", None)
+        run = tmp_path / "run"
+        run.mkdir()
+        yield run

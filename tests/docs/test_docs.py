@@ -306,6 +306,16 @@ def test_names_in_a_run_directory_are_documented(tmp_path):
     assert not [name for name in [*left, *constants] if name not in text]
 
 
+def test_events_are_documented():
+    """The format's page on the run directory names every event that the source writes down."""
+    source = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    events = set(re.findall(r'(?:_event|_emit|_tell)\(\s*"([a-z-]+)"', source)) | set(
+        re.findall(r'"event": "([a-z-]+)"', source)
+    )
+    assert events
+    assert not events - codes_of(text_of("docs/format/run-directory.md"))
+
+
 def test_kinds_of_components_are_documented():
     """The matrix names every kind of component and every class of environments whose state is known."""
     codes = codes_of(text_of("docs/matrix.md"))

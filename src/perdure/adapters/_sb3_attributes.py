@@ -79,27 +79,35 @@ def alike(value: Any, current: Any) -> Any:
     Give a restored value the form of the one whose place it takes.
 
     Tensors of equal shape are filled in place, on their own device; named tuples, limited deques and dictionaries with
-    a default stay what they are.
+    a default stay what they are. Arrays are copied: a product of matrices may differ in its last bit with the alignment
+    of its operands in memory, and those that were read from a file lie anywhere.
     """
-    if isinstance(value, torch.Tensor) and isinstance(current, torch.Tensor):
-        if value.shape != current.shape or value.dtype != current.dtype:
-            return value.to(current.device)
+    if isinstance(value, torch.Tensor):
+        if not isinstance(current, torch.Tensor) or (value.shape, value.dtype) != (current.shape, current.dtype):
+            return value.to(getattr(current, "device", "cpu"), copy=True)
         current.detach().copy_(value)
         return current
-    if isinstance(value, dict) and isinstance(current, dict):
-        filled = {key: alike(item, current.get(key)) for key, item in value.items()}
-        if type(current) is dict:
-            return filled
-        current.clear()
-        current.update(filled)
-        return current
-    if isinstance(value, deque) and isinstance(current, deque):
-        return deque(value, maxlen=current.maxlen)
-    if isinstance(value, list | tuple) and isinstance(current, list | tuple) and len(value) == len(current):
-        items = [alike(item, other) for item, other in zip(value, current, strict=True)]
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return _alike_dict(value, current)
+    if isinstance(value, deque):
+        return deque((alike(item, None) for item in value), getattr(current, "maxlen", value.maxlen))
+    if isinstance(value, list | tuple):
+        others = current if isinstance(current, list | tuple) and len(current) == len(value) else [None] * len(value)
         make: Any = getattr(type(current), "_make", type(value))
-        return make(items)
+        return make([alike(item, other) for item, other in zip(value, others, strict=True)])
     return value
+
+
+def _alike_dict(value: dict[Any, Any], current: Any) -> dict[Any, Any]:
+    live: dict[Any, Any] = current if isinstance(current, dict) else {}
+    filled = {key: alike(item, live.get(key)) for key, item in value.items()}
+    if type(live) is dict:
+        return filled
+    live.clear()
+    live.update(filled)
+    return live
 
 
 def _flatten(value: Any) -> Flat | None:

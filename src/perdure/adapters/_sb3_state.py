@@ -128,7 +128,7 @@ class Model:
             return
         for path, noise in _noise_distributions(self._model):
             for name, value in drawn["matrices"].get(path, {}).items():
-                setattr(noise, name, value.to(getattr(noise, name).device))
+                setattr(noise, name, value.to(getattr(noise, name).device, copy=True))
         frame = _update_frame(self._model)
         if frame is not None:
             for name, value in drawn["update"].items():

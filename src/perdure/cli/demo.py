@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from argparse import Namespace
 
+from perdure.cli.exits import Exit
 from perdure.cli.verb import Context, Verb, argument
-from perdure.errors import MissingDependencyError
+from perdure.demo.main import run_demo
 
 
 def _execute(arguments: Namespace, _context: Context) -> int:
-    try:
-        run_demo = importlib.import_module("perdure.demo.main").run_demo
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"cannot run the demo: package {error.name} is not installed",
-            kind="dependency.missing",
-            hint="pip install 'perdure[demo]'",
-            package=error.name,
-            extra="demo",
-        ) from error
-    return int(run_demo(arguments))
+    return run_demo(arguments)
 
 
 VERB = Verb(
@@ -38,7 +28,7 @@ VERB = Verb(
         argument("--out", metavar="DIR", default="demo-report", help="where the report goes; demo-report by default"),
         argument("--keep", action="store_true", help="keep the runs that were trained"),
     ),
-    exits=(),
+    exits=(Exit.HELD,),
     execute=_execute,
     examples=("perdure demo", "perdure demo --quick --json"),
 )

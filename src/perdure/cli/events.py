@@ -15,6 +15,8 @@ from perdure.core.manifest import short_id
 from perdure.errors import InvalidInputError
 from perdure.inspection.documents import age_seconds, plain
 
+EVENT_HEADINGS = (">AGE", "EVENT", ">STEP", ">GEN", "DETAIL")
+"""Of the columns that `event_row` fills."""
 _DEFAULT_COUNT = 20
 _IN_COLUMNS = ("at", "event", "step", "generation", "schema")
 _OF_A_MEMBER = ("role", "pid", "exit_code", "signal")
@@ -36,7 +38,7 @@ def _execute(arguments: Namespace, context: Context) -> int:
     output.document({"run": view.run, "events": plain(shown)})
     if shown:
         now = time.time()
-        output.table((">AGE", "EVENT", ">STEP", ">GEN", "DETAIL"), [event_row(each, now) for each in shown])
+        output.table(EVENT_HEADINGS, [event_row(each, now) for each in shown])
     if not output.manner.quiet:
         of = f" of {len(chosen):,}" if len(shown) < len(chosen) else ""
         output.line(f"{len(shown):,}{of} events" if of or len(shown) != 1 else "1 event")

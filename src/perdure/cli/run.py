@@ -126,8 +126,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"{member} was killed and has not died; going on without it"
         case "member-unlogged":
             return f"the log of {member} cannot be written: {event['reason']}"
-        case "run-stopping":
-            return "stopping all members"
+        case "run-stopping" if event.get("signal"):
+            return f"stopping all members on {event['signal']}"
     return ""
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from perdure.cli.choosing import choose_run
-from perdure.cli.events import event_row
+from perdure.cli.events import EVENT_HEADINGS, event_row
 from perdure.cli.exits import Exit, judge
 from perdure.cli.runs import COLOURS
 from perdure.cli.text import Cell, Word, ago_text, count_text, duration_text, size_text, span_text
@@ -45,9 +45,7 @@ def _print(status: RunStatus, context: Context) -> None:
         output.table(("MEMBER", "ROLE", "STATE", ">SINCE", ">FAULTS"), rows)
     if status.last_events:
         output.line("")
-        output.table(
-            (">AGE", "EVENT", ">STEP", ">GEN", "DETAIL"), [event_row(each, now) for each in status.last_events]
-        )
+        output.table(EVENT_HEADINGS, [event_row(each, now) for each in status.last_events])
     if status.problems:
         output.note(
             f"next: perdure verify {status.run}" if status.checkpoints else f"next: perdure events {status.run}"

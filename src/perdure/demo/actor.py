@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import sys
 import zlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import perdure
-from perdure.cluster.role import Weights
 from perdure.demo.policy import Policy
 from perdure.demo.process import member_name, restart_count, serve
 from perdure.demo.rollout import Environments
 from perdure.demo.settings import Settings
+
+if TYPE_CHECKING:
+    from perdure.cluster.role import Weights
 
 _WAIT_SECONDS = 1.0
 

@@ -16,8 +16,6 @@ import numpy as np
 
 import perdure
 from perdure import Every, Last
-from perdure.cluster.inbox import Evaluation, Sample
-from perdure.cluster.learner import Learner
 from perdure.demo.ppo import improve, make_networks
 from perdure.demo.process import serve, tell
 from perdure.demo.rollout import Rollout, side_by_side
@@ -28,39 +26,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
+    from perdure.cluster.inbox import Evaluation, Sample
+    from perdure.cluster.learner import Learner
     from perdure.run import Run
 
 _WAIT_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 60.0
 _EPISODES_REMEMBERED = 50
 _FEATURES, _ACTIONS = 4, 2
+_LAST_RATE_SHARE = 0.1
 
 
 def learn(settings: Settings) -> None:
     """Train to the last update, from wherever the newest checkpoint is, and have the result evaluated."""
-    import torch
+    with open_run(settings) as run:
+        import torch
 
-    torch.set_num_threads(1)
-    torch.manual_seed(settings.seed)
-    policy, value = make_networks(_FEATURES, _ACTIONS)
-    rate = settings.hyperparameters.rate
-    optimizer = torch.optim.Adam([*policy.parameters(), *value.parameters()], lr=rate, eps=1e-5)
-    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, settings.updates)
-    returns: list[float] = []
-    evaluations: queue.SimpleQueue[Evaluation] = queue.SimpleQueue()
-
-    with perdure.open(
-        save=Every(steps=settings.save_every_steps),
-        keep=Last(settings.keep),
-        # The demo wants its checkpoints at known points of progress, whatever a slow disk may make them cost.
-        budget=None,
-        timing=settings.timing,
-        algorithm="ppo",
-    ) as run:
+        torch.set_num_threads(1)
+        torch.manual_seed(settings.seed)
+        policy, value = make_networks(_FEATURES, _ACTIONS)
+        optimizer = torch.optim.Adam(
+            [*policy.parameters(), *value.parameters()], settings.hyperparameters.rate, eps=1e-5
+        )
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, _LAST_RATE_SHARE, settings.updates)
+        returns: list[float] = []
         run.track(policy=policy, value=value, optimizer=optimizer, scheduler=scheduler, returns=returns)
         count = run.counters(global_step=0, updates=0)
         run.restore()
+
         steps = {count.updates: count.global_step}
+        evaluations: queue.SimpleQueue[Evaluation] = queue.SimpleQueue()
         lead = run.learner(
             learner_step=count.updates, max_staleness=settings.max_staleness, on_evaluation=evaluations.put
         )
@@ -73,14 +68,26 @@ def learn(settings: Settings) -> None:
                 scheduler.step()
                 count.updates += 1
                 count.global_step += batch.steps
-                steps[count.updates] = count.global_step
                 learner.publish(weights_of(policy), count.updates)
+                steps[count.updates] = count.global_step
                 remember(returns, samples)
                 report(run, learner, samples, returns)
                 while not evaluations.empty():
                     record(run, evaluations.get_nowait(), steps)
             conclude(run, evaluations, steps)
             learner.dismiss()
+
+
+def open_run(settings: Settings) -> Run:
+    """Open the run that the supervisor has named."""
+    return perdure.open(
+        save=Every(steps=settings.save_every_steps),
+        keep=Last(settings.keep),
+        # The demo wants its checkpoints at known points of progress, whatever a slow disk may make them cost.
+        budget=None,
+        timing=settings.timing,
+        algorithm="ppo",
+    )
 
 
 def weights_of(policy: nn.Module) -> dict[str, NDArray[np.float32]]:

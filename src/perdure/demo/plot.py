@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def _draw_line(axes: Any, training: Training, values: Sequence[float], colour: s
     """Draw a value of every update; dotted where the learner was away, so that no line claims that it learned."""
     seconds = [point.seconds for point in training.curve]
     bounds = [0, *_interruptions(training), len(seconds)]
-    for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, end) in enumerate(pairwise(bounds)):
         name = f"{training.name}: mean of the last 50 episodes" if number == 0 else None
         axes.plot(
             seconds[start:end], values[start:end], color=colour, linewidth=width, solid_capstyle="round", label=name

@@ -26,7 +26,7 @@ class Policy:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Policy:
-        """Take the arrays of a ``torch.nn.Sequential``'s state_dict: ``0.weight``, ``0.bias``, ``2.weight`` and so on."""
+        """Take the arrays of a ``torch.nn.Sequential``, called ``0.weight``, ``0.bias``, ``2.weight`` and so on."""
         positions = sorted({int(name.split(".")[0]) for name in arrays})
         return cls(
             tuple(

@@ -81,8 +81,11 @@ class Files:
         os.ftruncate(descriptor, size_bytes)
 
     def sync(self, descriptor: int) -> None:
-        """Make a file's bytes and length survive a power cut."""
+        """Make a file's bytes and length, or a directory's names, survive a power cut."""
         os.fsync(descriptor)
+        # XFS reports success for a directory whose changes it has just thrown away because the disk failed (seen on
+        # Linux 6.18). It refuses to give a status then, and so does what is really wrong come out.
+        os.fstat(descriptor)
 
     def close(self, descriptor: int) -> None:
         """Give a descriptor back."""

@@ -21,6 +21,8 @@ from perdure.store.store import Store
 from perdure.supervise.claims import LOCK_FILE
 
 RESTORING_PREFIX = "restoring."
+_INTERRUPTED = "a commit was interrupted, which the next start undoes"
+"""What it means that SQLite wants to write before it reads."""
 _PATIENCE_SECONDS = 2.0
 """Longest wait for a commit that is being made; longer ones are reported, not waited for."""
 
@@ -124,7 +126,7 @@ def _read_control(files: Files, directory: Path) -> tuple[int | None, WriterSeen
             (newest,) = connection.execute("SELECT max(generation) FROM generations").fetchone()
             row = connection.execute("SELECT incarnation, owner, generation FROM writer").fetchone()
     except sqlite3.Error as error:
-        return None, None, str(error)
+        return None, None, _INTERRUPTED if "readonly" in str(error) else str(error)
     incarnation = Incarnation.parse(row[0]) if row else None
     if incarnation is None:
         return newest, None, None

@@ -16,6 +16,7 @@ from perdure.inspection.presence import Around, MemberSeen, RestoreBegun, Writer
 from perdure.inspection.verification import in_brief
 
 _GOOD_ENDS = (EXIT_DONE, EXIT_STOPPED)
+_EVENTS_SHOWN = 5
 _SAVES_OF_SPACE = 2
 """Room for fewer further saves than this is worth a warning."""
 
@@ -49,7 +50,7 @@ class RunStatus(Document):
     quarantined: tuple[Mapping[str, Any], ...]
     damaged_directories: tuple[str, ...]
     last_events: tuple[Mapping[str, Any], ...]
-    """The newest few, oldest first."""
+    """The newest few, oldest first; routine removals are left out."""
 
     @property
     def is_lost(self) -> bool:
@@ -103,7 +104,7 @@ def describe_run(
         staging=around.staging,
         quarantined=around.quarantined,
         damaged_directories=tuple(damage.directory for damage in listing.damaged_directories),
-        last_events=tuple(events[-5:]),
+        last_events=tuple([each for each in events if each.get("event") != "removed"][-_EVENTS_SHOWN:]),
     )
 
 

@@ -187,14 +187,13 @@ class Verification:
 
     def finish(self, silence_seconds: float = SILENCE_SECONDS) -> None:
         """
-        Wait until everything has been compared; compare here if `start` was not called.
+        Wait until everything has been compared.
 
         Raises:
             CorruptionError: Kind ``replay.damaged``.
             DeadlineError: Kind ``replay.verification-stuck``: no file was finished for ``silence_seconds``.
         """
-        if self._thread.ident is None:
-            self._run()
+        self.start()
         with self._changed:
             left = len(self._open)
             while self._open and self._error is None:

@@ -12,6 +12,7 @@ act makes to the file system. Ends with a JSON object on standard output, and wi
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -21,21 +22,25 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from perdure.errors import DeadlineError, PerdureError
+from perdure.errors import DeadlineError
 from perdure.testing.faults import KILL, Fault, before
-from perdure.testing.lives import LIVES, Life, Message, Point
+from perdure.testing.lives import LIVES, Life, Message, Point, Tell
 from perdure.testing.powercut import Cut, LoopFileSystem
 from perdure.testing.promises import Event, Promises
 
 DEADLINE_SECONDS = 60.0
+"""Silence of a life after which something has gone wrong."""
 LONGEST_RUN_ROUNDS = 40
 """After so many rounds a new run is begun, so that beginnings are tried as well and nothing piles up."""
+_PR_SET_PDEATHSIG = 1
 _MOST_EVENTS = 12
 _LONGEST_WAIT_SECONDS = 0.004
 
@@ -131,6 +136,57 @@ def place(where: str) -> Iterator[End]:
         shutil.rmtree(root)
 
 
+class Watch:
+    """A forked process that lives, and the pipe through which it tells."""
+
+    def __init__(self, live: Callable[[Tell], None]) -> None:
+        self._reading, writing = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            os.close(self._reading)
+            _live_and_exit(live, writing)
+        os.close(writing)
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+        self.has_ended = False
+        """Whether the process is known to have told its last."""
+
+    def messages(self, wait_seconds: float) -> Iterator[Message]:
+        """What is told until nothing is for so long, or for ever because the process has ended."""
+        while self._lines or select.select([self._reading], [], [], wait_seconds)[0]:
+            if self._lines:
+                yield json.loads(self._lines.popleft())
+                continue
+            data = os.read(self._reading, 1 << 16)
+            if not data:
+                self.has_ended = True
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._lines.extend(lines)
+
+    def reap(self) -> Iterator[Message]:
+        """End the process if it still lives, and give what it told before; nothing of it is left afterwards."""
+        os.kill(self.process, signal.SIGKILL)
+        yield from self.messages(DEADLINE_SECONDS)
+        os.close(self._reading)
+        os.waitpid(self.process, 0)
+
+
+def _live_and_exit(live: Callable[[Tell], None], writing: int) -> NoReturn:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def tell(message: Message) -> None:
+        # One write: lines of less than PIPE_BUF bytes never mix, and what was told before a kill has arrived.
+        os.write(writing, json.dumps(message).encode() + b"\n")
+
+    try:
+        live(tell)
+    except BaseException as error:  # noqa: BLE001 - the parent is told of it, whatever it is
+        tell({"error": repr(error)})
+    finally:
+        os._exit(0)
+
+
 class Rounds:
     """
     Plays rounds.
@@ -145,18 +201,17 @@ class Rounds:
         self._life = life
         self._end = end
         self._chance = random.Random(seed)  # noqa: S311 - chooses what is tried
-        self._points = _all_points(life)
-        self._point = next(self._points)
+        self._act, self._at = 0, 1
         self._promises = Promises()
         self._generation = 0
         self.outcome = Outcome()
 
     def play(self, rounds: int) -> Outcome:
-        """Play so many rounds, and one more in which everything is looked at."""
+        """Play so many rounds."""
         began = time.monotonic()
-        for number in range(1, rounds + 2):
+        for number in range(1, rounds + 1):
             if number % LONGEST_RUN_ROUNDS == 0:
-                shutil.rmtree(self._directory(number - 1), ignore_errors=True)
+                shutil.rmtree(self._directory(number - 1))
                 self._promises = Promises()
                 self._generation = 0
             self._play_one(number)
@@ -167,28 +222,85 @@ class Rounds:
         return self._end.root / f"run-{number // LONGEST_RUN_ROUNDS}"
 
     def _play_one(self, number: int) -> None:
-        how = Cut(1 + number % 2)
-        act, at = self._point
-        point = Point(act, at, self._end.fault(how)) if number % 4 < 2 else None
-        watch = _Watch(lambda tell: self._life(self._directory(number), number, tell, point))
+        how = Cut(1 + number // 2 % 2)
+        is_marked = number % 2 == 0
+        act = self._life.acts[self._act]
+        point = Point(act, self._at, self._end.fault(how)) if is_marked else None
+        watch = Watch(lambda tell: self._life.live(self._directory(number), number, tell, point))
         try:
-            if point is None:
-                self._end_at_random(watch, how)
+            if is_marked:
+                self._end_at_point(watch, number)
             else:
-                self._watch_to_its_end(watch, act, at)
+                self._end_at_random(watch, number, how)
         finally:
-            watch.reap()
-            self._take([*watch.drain()], number, late=True)
+            for message in watch.reap():
+                if "error" not in message:  # it has no disk any more
+                    self._hear(message, number)
             self._end.recover()
         self.outcome.ends += 1
 
-    def _watch_to_its_end(self, watch: _Watch, act: str, at: int) -> None:
-        messages = list(watch.until_silent())
-        self._take(messages, at, late=False)
-        if any("calls" in message for message in messages):
-            # The act has fewer changes than that: it was lived through, and the next one's turn has come.
-            self._point = self._points.send(True)  # type: ignore[attr-defined]
+    def _end_at_point(self, watch: Watch, number: int) -> None:
+        lived_through = False
+        for message in self._until_it_ends(watch):
+            lived_through |= "calls" in message
+            self._hear(message, number)
+        if lived_through:
+            # The act has fewer changes than that; the next act's turn has come.
+            self._act, self._at = (self._act + 1) % len(self._life.acts), 1
             return
-        name = f"{act}:{at}"
-        self.outcome.points[name] = self.outcome.points.get(name, 0) + 1
-        self._point = next(self._points)
+        point = f"{self._life.acts[self._act]}:{self._at}"
+        self.outcome.points[point] = self.outcome.points.get(point, 0) + 1
+        self._at += 1
+
+    def _until_it_ends(self, watch: Watch) -> Iterator[Message]:
+        yield from watch.messages(DEADLINE_SECONDS)
+        if not watch.has_ended:
+            raise DeadlineError(
+                f"a life has been silent for {DEADLINE_SECONDS:.0f} s",
+                kind="rounds.silent",
+                waited_seconds=DEADLINE_SECONDS,
+            )
+
+    def _end_at_random(self, watch: Watch, number: int, how: Cut) -> None:
+        for message in islice(self._until_it_ends(watch), 1 + self._chance.randrange(_MOST_EVENTS)):
+            self._hear(message, number)
+        for message in watch.messages(self._chance.uniform(0, _LONGEST_WAIT_SECONDS)):
+            self._hear(message, number)
+        self._end.come(watch.process, how)
+
+    def _hear(self, message: Message, number: int) -> None:
+        problems: list[str] = []
+        if "found" in message:
+            problems = [] if message.get("is_excused") else self._promises.violations(message["found"])
+            self._promises.settle(message["found"])
+        elif "event" in message:
+            event = Event(**message["event"])
+            self._promises.note(event)
+            self.outcome.acknowledged += event.acknowledged
+        elif "generation" in message:
+            problems = [f"skipped: {reason}" for reason in message["skipped"]]
+            if message["generation"] <= self._generation:
+                problems.append(f"generation {message['generation']} comes after {self._generation}")
+            self._generation = message["generation"]
+        elif "error" in message or "wrong" in message:
+            problems = [str(message)]
+        self.outcome.violations += [f"round {number}: {problem}" for problem in problems]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play rounds as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m perdure.testing.rounds", description=__doc__)
+    parser.add_argument("--on", choices=("memory", "disk", "ext4", "xfs"), default="memory")
+    parser.add_argument("--life", choices=sorted(LIVES), default="store")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    with place(options.on) as end:
+        outcome = Rounds(LIVES[options.life], end, options.seed).play(options.rounds)
+    sys.stdout.write(json.dumps({"on": options.on, "life": options.life, "seed": options.seed, **outcome.to_json()}))
+    sys.stdout.write("\n")
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
