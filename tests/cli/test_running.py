@@ -55,11 +55,14 @@ def test_a_training_that_dies_goes_on(cli, root):
 
 
 @pytest.mark.process
-def test_a_command_that_cannot_work_ends_with_its_code(root):
-    """A usage error of the command is not tried again."""
+def test_a_command_that_cannot_work_ends_with_its_code(cli, root):
+    """A usage error of the command is not tried again, and the status says so although there never was a checkpoint."""
     code, out, err = ended("run", "--", sys.executable, "-c", "raise SystemExit(2)")
     assert (2, "") == (code, out)
     assert "perdure: run default ended with status 2: " in err
+    status = cli("status")
+    assert 3 == status.code
+    assert ["default  empty", "  problem     the supervised run ended with status 2"] == status.lines[:2]
 
 
 @pytest.mark.process

@@ -15,7 +15,6 @@ from pathlib import Path
 from workloads import FAMILIES, SEGMENTS, WORKLOADS, Workload, World
 
 from perdure.core.retention import Last
-
 from perdure.errors import PerdureError
 from perdure.files.door import Files
 from perdure.store.layout import STAGING, TEMPORARY_PREFIX
@@ -94,7 +93,7 @@ def record(workload: Workload) -> World:
 
 
 def explore_crashes(operations: Sequence[Operation], report: Report, *, begin: int = 0, go_on_every: int = 16) -> None:
-    """Check every state that a power cut can leave of a recording; in one of ``go_on_every``, also that life goes on."""
+    """Check every state that a power cut can leave; in one of ``go_on_every``, also that life goes on."""
     histories = _Histories(operations)
     with workspace() as shown, workspace() as lived:
         materializer = Materializer(shown)

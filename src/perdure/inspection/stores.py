@@ -10,6 +10,7 @@ from pathlib import Path
 from perdure.core.names import check_segment
 from perdure.errors import NotFoundError
 from perdure.files.door import Files, explained
+from perdure.store.layout import EVENTS_FILE
 from perdure.store.store import Store
 
 
@@ -55,7 +56,10 @@ def open_run(files: Files, root: Path, run: str, new_id: Callable[[], str]) -> S
 
 def _is_run(files: Files, directory: Path) -> bool:
     # Not through a link: a run that is reached by two names would be listed, and cleaned up, twice.
-    return not directory.is_symlink() and Store(directory, files, str).exists()
+    if directory.is_symlink():
+        return False
+    # A supervised command that died before it opened its run has left a history, and that is what one wants to see.
+    return Store(directory, files, str).exists() or files.status(directory / EVENTS_FILE) is not None
 
 
 def _no_run(root: Path, run: str, names: list[str]) -> NotFoundError:

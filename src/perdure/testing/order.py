@@ -201,7 +201,7 @@ def _named(name: str, strings: Sequence[str], arguments: str, root: Path) -> Ite
             yield Operation("append" if "O_APPEND" in arguments else "open_new", path)
         return
     kind = next((kind for prefix, kind in kinds.items() if name.startswith(prefix)), None)
-    path = _relative(strings[-1], root)
+    path = _relative(strings[-1], root) if kind is not None else None
     if kind is None or path is None:
         return
     if kind == "unlink" and "AT_REMOVEDIR" in arguments:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import NoReturn
+
+import pytest
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +56,10 @@ def current_profile() -> Profile:
 def is_ci() -> bool:
     """Whether nothing may be skipped."""
     return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test that cannot run here, loudly; where everything must be there, fail instead."""
+    if is_ci():
+        pytest.fail(f"{reason}, and under CI nothing may be skipped")
+    pytest.skip(f"NOT PROVEN HERE: {reason}")
