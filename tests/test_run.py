@@ -6,16 +6,18 @@ import signal
 import threading
 import warnings
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import perdure
-from perdure import Best, Every, Last, OnImprovement
+from perdure import Best, Every, Last, OnImprovement, RingBuffer
 from perdure.core.sealing import seal
 from perdure.errors import (
     AlreadyExistsError,
+    CorruptionError,
     FormatError,
     IncompatibleError,
     InvalidInputError,
@@ -675,3 +677,110 @@ def test_a_fork_begins_where_the_other_run_stood(tmp_path):
         perdure.fork(tmp_path, run="t", to="u")
     with pytest.raises(NotFoundError):
         perdure.fork(tmp_path, run="nothing", to="v")
+
+
+# Loops, metrics and names
+
+
+def test_two_loops_of_one_name_are_refused(tmp_path):
+    """Loops that would share one position, nested or one after the other, are refused."""
+    with opened(tmp_path) as run, pytest.raises(InvalidInputError, match="share one position"):
+        for _ in run.loop(0, 2):
+            for _ in run.loop(0, 2):
+                pass
+    with opened(tmp_path, resume="never") as run:
+        list(run.loop(0, 2))
+        with pytest.raises(InvalidInputError, match="share one position"):
+            list(run.loop(0, 2))
+
+
+def test_metrics_that_are_not_finite_survive_a_resume(tmp_path):
+    """A metric that is not a number is saved as null, and the resumed run saves again."""
+    with opened(tmp_path) as run:
+        run.metric("loss", float("nan"))
+        run.save()
+    with opened(tmp_path) as run:
+        run.restore()
+        run.save().wait()
+
+    assert [None] == [json.loads(line)["value"] for line in (tmp_path / "t" / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["rng", "probes", "locals"])
+def test_names_of_our_own_components_are_reserved(tmp_path, name):
+    """A user's object cannot take the place of one of perdure's own components."""
+    with opened(tmp_path) as run, pytest.raises(InvalidInputError, match="perdure's own"):
+        run.track({name: nn.Linear(1, 1)})
+
+
+def test_a_wrong_environment_is_refused_before_anything_changes(tmp_path):
+    """An environment of another kind is refused while the network still has its own weights."""
+    with opened(tmp_path) as run:
+        run.track(net=nn.Linear(2, 2), env=gym.make("CartPole-v1"))
+        run.save()
+    net = nn.Linear(2, 2)
+    before = net.weight.detach().clone()
+    with opened(tmp_path) as run:
+        run.track(net=net, env=gym.make("Acrobot-v1"))
+        with pytest.raises(IncompatibleError):
+            run.restore()
+
+    assert torch.equal(before, net.weight)
+
+
+# Replay
+
+
+def ring(rows=0):
+    buffer = RingBuffer(40, {"obs": (np.float64, (70_000,)), "reward": (np.float64, ())}, rng=1)
+    for i in range(rows):
+        buffer.add(obs=np.full(70_000, float(i)), reward=float(i))
+    return buffer
+
+
+def test_damage_found_behind_a_restore_puts_the_checkpoint_aside(tmp_path):
+    """A replay segment that turns out to be damaged ends the run, and the next start uses the checkpoint before."""
+    buffer = ring(5)
+    with opened(tmp_path, save=None, keep=None) as run:
+        run.track(replay=buffer)
+        count = run.counters(global_step=1)
+        run.save().wait()
+        buffer.add(obs=np.full(70_000, 9.0), reward=9.0)
+        count.global_step = 2
+        run.save().wait()
+    segment = max(
+        (snapshots(tmp_path)[-1] / "buffer" / "replay").glob("segment-*"), key=lambda path: path.stat().st_mtime
+    )
+    content = bytearray(segment.read_bytes())
+    content[-5] ^= 1
+    segment.unlink()
+    segment.write_bytes(content)
+    with pytest.raises(CorruptionError), opened(tmp_path, save=None, keep=None) as run:
+        run.track(replay=ring())
+        run.counters(global_step=0)
+        run.restore()
+        while True:
+            run.boundary()
+    with opened(tmp_path, save=None) as run:
+        run.track(replay=ring())
+        run.counters(global_step=0)
+
+        assert 1 == run.restore().step
+
+
+def test_retention_spares_what_a_waiting_save_links_to(tmp_path):
+    """With two saves under way and one to keep, the second still finds the files that it shares."""
+    buffer = ring(30)
+    files = SlowFiles()
+    with opened(tmp_path, save=None, keep=Last(1)) as run:
+        run.track(replay=buffer)
+        files.go_on.set()
+        with_files(run, files)
+        run.save().wait()
+        files.go_on.clear()
+        first, second = run.save(), run.save()
+        files.go_on.set()
+        first.wait()
+        second.wait()
+
+    assert 1 == len(snapshots(tmp_path))

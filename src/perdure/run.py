@@ -7,6 +7,7 @@ belong together, so that is where signals are polled, saves are taken and failur
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.audit import UntrackedStateWarning, find_untracked
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
 from perdure.core.fencing import DEFAULT_MAX_STALENESS_STEPS
+from perdure.core.keeping import keep_text
 from perdure.core.leases import Timing
 from perdure.core.manifest import Cut
 from perdure.core.names import check_segment
@@ -26,6 +28,7 @@ from perdure.core.retention import KeepPolicy, Last
 from perdure.core.saving import DEFAULT_BUDGET_SHARE, Budget, Every, SavePolicy
 from perdure.core.selectors import select
 from perdure.errors import (
+    CorruptionError,
     FencedError,
     InvalidInputError,
     PerdureError,
@@ -38,7 +41,7 @@ from perdure.recovery.report import RestoreReport
 from perdure.resuming import Resumption
 from perdure.saver import Saver, SaverStatistics, describe_failure
 from perdure.stopping import StopFlag
-from perdure.store.store import Store
+from perdure.store.store import Checkpoint, Store
 from perdure.supervise.beats import Beater
 from perdure.surroundings import Surroundings
 from perdure.tracked import Tracked
@@ -122,7 +125,7 @@ def open(  # noqa: A001 - read as perdure.open
     root = Path(where or os.environ.get("PERDURE_STORE") or "runs")
     surroundings = Surroundings()
     store = Store(root / name, Files(), surroundings.new_id)
-    store.create(name, surroundings.now())
+    store.create(name, surroundings.now(), _keep_text(keep))
     return Run(
         store,
         name,
@@ -138,6 +141,13 @@ def open(  # noqa: A001 - read as perdure.open
         quiet=quiet,
         surroundings=surroundings,
     )
+
+
+def _keep_text(keep: KeepPolicy | None) -> str | None:
+    try:
+        return None if keep is None else keep_text(keep)
+    except InvalidInputError:
+        return None  # a policy of the user's own, which has no text form
 
 
 class Run:
@@ -173,9 +183,10 @@ class Run:
         self._surroundings = surroundings
         self._timing = timing
         self._tracked = Tracked(config)
-        self._loop_depth = 0
+        self._loop_names: list[str] = []
         self._moved = False
         self._report: RestoreReport | None = None
+        self._restored: Checkpoint | None = None
         self._stop = StopFlag(surroundings.monotonic)
         self._audited = False
         self._told_stretch = 1.0
@@ -239,7 +250,7 @@ class Run:
                 "generation": self.generation,
                 "step": self.global_step if step is None else step,
                 "name": name,
-                "value": float(value),
+                "value": float(value) if math.isfinite(value) else None,
             }
         )
 
@@ -379,13 +390,20 @@ class Run:
             raise InvalidInputError(
                 f"cannot loop by steps of {step}: use at least 1", kind="loop.invalid", field="step"
             )
+        if name in self._loop_names:
+            raise InvalidInputError(
+                f"cannot begin a second loop called {name!r}: both would share one position",
+                kind="loop.invalid",
+                hint="give every loop of a run a name of its own: run.loop(..., name='inner')",
+                field="name",
+            )
         if self._report is None:
             self.restore()
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way to the caller's variables
         self._stop.install()
         positions = self._tracked.positions
         position = positions.setdefault(name, start)
-        self._loop_depth += 1
+        self._loop_names.append(name)
         try:
             while position < stop:
                 yield position
@@ -394,10 +412,12 @@ class Run:
                 self._moved = True
                 self.audit(frame.f_locals)
                 self._boundary("loop")
-        finally:
-            self._loop_depth -= 1
-        if self._loop_depth:
+        except GeneratorExit:
+            self._loop_names.remove(name)
+            raise
+        if self._loop_names[0] != name:
             # An inner loop begins anew with the next item of the outer one.
+            self._loop_names.remove(name)
             del positions[name]
         else:
             self.finish()
@@ -525,7 +545,11 @@ class Run:
     def _surface(self) -> None:
         """Bring what happened in the background to the training thread."""
         self._writership.check()
-        self._tracked.check()
+        try:
+            self._tracked.check()
+        except CorruptionError as error:
+            self._distrust(error)
+            raise
         ended, stretch = self._saver.collect_finished()
         for handle in ended:
             if handle.error is None:
@@ -540,6 +564,14 @@ class Run:
             # Once more only when it has doubled: the first warning says it all.
             self._told_stretch = 2 * stretch
             self._warn_of_budget(stretch)
+
+    def _distrust(self, error: CorruptionError) -> None:
+        """Put the checkpoint aside that this run was restored from: the next start must not meet the same damage."""
+        restored = self._restored
+        if restored is not None and restored.directory.is_dir():
+            self._store.quarantine(restored.directory, error.message, self._surroundings.now())
+            self._record_event("quarantined", checkpoint=restored.directory.name, reason=error.message)
+        self._restored = None
 
     def _warn_of_budget(self, stretch: float) -> None:
         warnings.warn(
@@ -575,6 +607,7 @@ class Run:
             surroundings=self._surroundings,
         )
         self._report, checkpoint = resumption.resume()
+        self._restored = checkpoint
         self._saver.begin(self._report.step, checkpoint)
         self._writership.announce()
         return self._report
@@ -627,6 +660,8 @@ class Run:
         if error is None:
             self.close()
             return
+        if isinstance(error, CorruptionError):
+            self._distrust(error)
         try:
             self._close(error.kind if isinstance(error, PerdureError) else type(error).__name__)
         except PerdureError as second:

@@ -14,7 +14,7 @@ from typing import Any
 
 from perdure.capture.snapshot import Capture, content_part, take_capture
 from perdure.capture.writer import SaveHandle, Writer
-from perdure.core.component import Component
+from perdure.core.component import Component, LinkPart
 from perdure.core.manifest import Cut, Manifest, Origin, lowest_grade, short_id
 from perdure.core.retention import KeepPolicy, plan_retention
 from perdure.core.saving import Budget, Save, SaveContext, SavePolicy, decide_save, widen
@@ -90,6 +90,7 @@ class Saver:
         self._surroundings = surroundings
         self._writer = Writer(surroundings.monotonic)
         self._handles: list[SaveHandle] = []
+        self._links: dict[str, set[str]] = {}
         self._counts = {"saved": 0, "failed": 0, "skipped": 0}
         self._blocked_seconds = 0.0
         self._since = _Since(0, surroundings.monotonic())
@@ -154,6 +155,11 @@ class Saver:
         interval = began - self._since.seconds
         handle.blocked_seconds = self._surroundings.monotonic() - began
         self._blocked_seconds += handle.blocked_seconds
+        self._links[handle.checkpoint] = {
+            part.source.relative_to(self._store.snapshots).parts[0]
+            for part in capture.parts
+            if isinstance(part, LinkPart)
+        }
         self._sequence += 1
         draft = functools.partial(self._draft, handle.checkpoint, self._sequence, cut, reason, values)
         self._writer.submit(handle, arena, lambda: self._commit(handle, draft, capture, meta, interval))
@@ -193,6 +199,7 @@ class Saver:
     ) -> None:
         """Run in the writer's thread: make the capture a checkpoint, then clean up behind it."""
         began = self._surroundings.monotonic()
+        self._links.pop(handle.checkpoint)
         try:
             parts = (*capture.parts, content_part(META_FILE, meta()))
             checkpoint = self._store.commit(draft(capture), parts, self._writership.guard)
@@ -204,8 +211,8 @@ class Saver:
         seconds = self._surroundings.monotonic() - began
         self._parent = manifest.id
         self._saved_metrics = widen(self._saved_metrics, manifest.metrics)
-        # An explicit save is the user's choice; only intervals of our own are ours to stretch.
-        if self._budget is not None and manifest.cut.boundary == "loop":
+        # Only intervals of our own are ours to stretch: what asked, improved or stopped came when it came.
+        if self._budget is not None and manifest.reason.startswith("every-"):
             self._budget = self._budget.after(handle.blocked_seconds + seconds, interval_seconds)
         self._store.events.append(
             self._event(
@@ -226,12 +233,17 @@ class Saver:
         try:
             found = {checkpoint.manifest.id: checkpoint for checkpoint in self._store.checkpoints()}
             pins = {key: name for name, key in self._store.pins().items()}
-            plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], self._keep, pins)
+            needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in self._linked_names()]
+            plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], self._keep, pins, needed)
             for manifest in plan.remove:
                 self._store.remove(found[manifest.id])
                 self._store.events.append(self._event("removed", checkpoint=manifest.id, step=manifest.global_step))
-        except StoreError as error:
+        except PerdureError as error:
             self._store.events.append(self._event("retention-failed", error=error.message))
+
+    def _linked_names(self) -> set[str]:
+        """Directories of checkpoints whose files the saves that are under way will link to."""
+        return set().union(*self._links.values())
 
     def collect_finished(self) -> tuple[list[SaveHandle], float]:
         """

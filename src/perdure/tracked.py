@@ -19,6 +19,7 @@ from perdure.namespaces import Namespace, declare, refill, values_of
 from perdure.recovery.sanity import failures
 
 LOCALS_NAME = "locals"
+RESERVED_NAMES = frozenset({GLOBAL_NAME, PROBES_NAME, LOCALS_NAME})
 STEP_COUNTER = "global_step"
 
 
@@ -61,6 +62,13 @@ class Tracked:
                 self._probes.watch(name, value)
 
     def _check_new(self, name: str, value: object) -> None:
+        if name in RESERVED_NAMES:
+            raise InvalidInputError(
+                f"cannot track {name!r}: that name is taken by a component of perdure's own",
+                kind="component.reserved",
+                hint="choose another name",
+                field=name,
+            )
         other = next((known for known, tracked in self.objects.items() if tracked is value), None)
         if name in self.objects or other is not None:
             raise InvalidInputError(
@@ -126,7 +134,9 @@ class Tracked:
         differences: list[str] = []
         refill(self.counters, meta.get("counters", {}), differences.append)
         self.positions = dict(meta.get("loops", {}))
-        self.metrics = dict(meta.get("evaluation", {}).get("metrics", {}))
+        metrics = meta.get("evaluation", {}).get("metrics", {})
+        # JSON has no form for a value that is not finite; it was saved as null.
+        self.metrics = {name: float("nan") if value is None else value for name, value in metrics.items()}
         saved = meta.get("config", {})
         self.notes = [f"counter {name} is on one side only" for name in differences]
         self.notes += [

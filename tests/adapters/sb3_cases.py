@@ -78,7 +78,7 @@ def epochs(count=2, **options):
 
 
 def replay(**options):
-    return {"buffer_size": 600, "learning_starts": 64, "batch_size": 16, "train_freq": 4, **net(**options)}
+    return {"buffer_size": 600, "learning_starts": 64, "batch_size": 16, "train_freq": 8, **net(**options)}
 
 
 def noise(kind):
@@ -108,7 +108,7 @@ CASES = {
     "TD3": lambda s: TD3(
         "MlpPolicy", normalized(s), action_noise=noise(OrnsteinUhlenbeckActionNoise), seed=s, **replay()
     ),
-    "DDPG": lambda s: DDPG("MlpPolicy", pendulum(s, 1), action_noise=noise(NormalActionNoise), seed=s, **replay()),
+    "DDPG": lambda s: DDPG("MlpPolicy", pendulum(s), action_noise=noise(NormalActionNoise), seed=s, **replay()),
     "TQC": lambda s: TQC("MlpPolicy", pendulum(s), seed=s, **replay()),
     "QRDQN": lambda s: QRDQN("MlpPolicy", cartpole(s), seed=s, **replay(n_quantiles=9), **TARGET),
     "CrossQ": lambda s: CrossQ("MlpPolicy", pendulum(s), seed=s, **replay()),

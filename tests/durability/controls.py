@@ -1,7 +1,7 @@
 """
 Controls: other writers of checkpoints under the same power cuts, each acknowledged as its documentation says.
 
-    python tests/durability/controls.py --on ext4 --writer torch.save
+    python tests/durability/controls.py --on ext4
 
 A harness that catches none of them losing a save would prove nothing about perdure. Needs root, as the cuts do.
 """
@@ -104,28 +104,25 @@ def is_here(name: str) -> bool:
     return importlib.util.find_spec(WRITERS[name].package) is not None
 
 
-def try_writer(name: str, system: LoopFileSystem, repeats: int) -> dict[str, str]:
+def try_writer(name: str, system: LoopFileSystem) -> dict[str, str]:
     """Save, cut the power right after success was reported, and say what is found, by kind of cut."""
     writer = WRITERS[name]
     found: dict[str, str] = {}
     for how in Cut:
-        for repeat in range(repeats):
-            path = system.path / f"{how.name}-{repeat}"
+        path = system.path / f"{writer.package}-{how.name}-{len(name)}"
 
-            def live(tell: Tell, path: Path = path) -> None:
-                writer.save(path)
-                tell({"saved": True})
+        def live(tell: Tell, path: Path = path) -> None:
+            writer.save(path)
+            tell({"saved": True})
 
-            saving = Watch(live)
-            message = next(saving.messages(DEADLINE_SECONDS))
-            system.cut(how)
-            list(saving.reap())
-            system.restore_power()
-            if "saved" not in message:
-                raise RuntimeError(f"{name} cannot save: {message}")
-            found[how.name] = _look(writer, path)
-            if found[how.name] != "whole":
-                break
+        saving = Watch(live)
+        message = next(saving.messages(DEADLINE_SECONDS))
+        system.cut(how)
+        list(saving.reap())
+        system.restore_power()
+        if "saved" not in message:
+            raise RuntimeError(f"{name} cannot save: {message}")
+        found[how.name] = _look(writer, path)
     return found
 
 
@@ -142,23 +139,22 @@ def _look(writer: Writer, path: Path) -> str:
     looking = Watch(live)
     message = next(looking.messages(DEADLINE_SECONDS))
     list(looking.reap())
-    return str(message.get("lost", message))
+    return str(message.get("lost", f"lost: {message.get('error', '')[:120]}"))
 
 
 def main() -> int:
-    """Try one writer as the command line says."""
+    """Try writers as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", choices=("ext4", "xfs"), default="ext4")
-    parser.add_argument("--writer", choices=sorted(WRITERS), required=True)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--writer", choices=sorted(WRITERS), action="append", help="all that are installed, if none")
     options = parser.parse_args()
-    __import__(WRITERS[options.writer].package)  # once, and not in every process
+    names = options.writer or [name for name in WRITERS if is_here(name)]
+    for name in names:
+        importlib.import_module(WRITERS[name].package)  # once, and not in every process
     with LoopFileSystem(options.on) as system:
-        found = try_writer(options.writer, system, options.repeats)
-    is_caught = any(what != "whole" for what in found.values())
-    sys.stdout.write(
-        json.dumps({"writer": options.writer, "on": options.on, "caught": is_caught, "found": found}) + "\n"
-    )
+        found = {name: try_writer(name, system) for name in names}
+    caught = [name for name, what in found.items() if any(each != "whole" for each in what.values())]
+    sys.stdout.write(json.dumps({"on": options.on, "tried": names, "caught": caught, "found": found}) + "\n")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -164,5 +163,5 @@ class _AnnouncedAdd:
             ring.total_count += 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        buffer = self._ring.buffer
-        return types.MethodType, (type(buffer).add, buffer)
+        # A twin is asked for its method before it has got any attributes of its own, so it answers with its class's.
+        return getattr, (self._ring.buffer, "add")

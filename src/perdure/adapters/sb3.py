@@ -154,7 +154,7 @@ class _Training:
                 tracked[f"evaluation.{name}"] = VectorEnvironment(f"evaluation.{name}", callback.eval_env)
         self._run.track(tracked)
         spaces = {"action_space": self._model.action_space, "observation_space": self._model.observation_space}
-        self._run.track({name: Space(space) for name, space in spaces.items()})
+        self._run.track({name: Space(name, space) for name, space in spaces.items()})
 
     def _reset_seed(self) -> int:
         return derive_reset_seed(self._run.name, "env", self._model.num_timesteps)

@@ -235,7 +235,9 @@ class Environment:
         return {"environment": tree, "captures": self._captures}
 
     def check(self, tree: object) -> None:
-        """The environment checks ids, wrappers and spaces before it changes anything."""
+        """Refuse another class, id, wrapper stack, space or number of environments."""
+        assert isinstance(tree, dict)
+        environments.check(self._env, tree["environment"], self._name)
 
     def restore(self, tree: object) -> str:
         """Bring the environment to the state; one that cannot be captured is reset with a seed of its own."""
@@ -260,7 +262,8 @@ class Space:
     section = Section.RNG
     grade = Grade.EXACT
 
-    def __init__(self, space: Any) -> None:
+    def __init__(self, name: str, space: Any) -> None:
+        self._name = name
         self._space = space
 
     def capture(self) -> object:
@@ -268,7 +271,8 @@ class Space:
         return environments.capture_space(self._space)
 
     def check(self, tree: object) -> None:
-        """The space checks its form before it changes anything."""
+        """Refuse a space of another form."""
+        environments.check(self._space, tree, self._name)
 
     def restore(self, tree: object) -> str:
         """Set the generators."""

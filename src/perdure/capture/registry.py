@@ -10,7 +10,7 @@ import numpy as np
 
 from perdure.capture import environments
 from perdure.capture.arrays import array_type
-from perdure.capture.numbers import GLOBAL_NAME, HeldGenerator, is_generator
+from perdure.capture.numbers import HeldGenerator, is_generator
 from perdure.capture.objects import (
     Array,
     Container,
@@ -58,14 +58,6 @@ def make_component(name: str, value: Any) -> Component:
     Raises:
         InvalidInputError: Kind ``component.unsupported``: nothing is known about objects of this type.
     """
-    if name == GLOBAL_NAME:
-        raise InvalidInputError(
-            f"cannot track {name!r}: that name is taken by the global random number generators, "
-            "which are tracked without asking",
-            kind="component.reserved",
-            hint="choose another name",
-            field=name,
-        )
     if isinstance(value, TreeComponent | PartsComponent):
         return value
     found = _make(name, value)
@@ -93,7 +85,7 @@ def _make(name: str, value: Any) -> Component | None:
     if environments.is_environment(value):
         return Environment(name, value)
     if environments.is_space(value):
-        return Space(value)
+        return Space(name, value)
     if (ring := component_for(value)) is not None:
         return ring
     if is_stateful(value):

@@ -9,10 +9,10 @@ from perdure.cli.exits import Exit
 from perdure.cli.progress import progress
 from perdure.cli.text import Word, count_text, size_text, span_text
 from perdure.cli.verb import RUN, Context, Verb, argument
+from perdure.core.keeping import FORMS
 from perdure.core.manifest import short_id
 from perdure.errors import InvalidInputError
 from perdure.inspection import GcPlan, GcResult, parse_keep
-from perdure.inspection.keeping import FORMS
 
 
 def _execute(arguments: Namespace, context: Context) -> int:

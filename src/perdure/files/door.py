@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perdure.errors import StoreError
+from perdure.errors import PerdureError, StoreError
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -46,8 +46,8 @@ def explained(action: str, path: Path | str) -> Iterator[None]:
     """
     try:
         yield
-    except StoreError:
-        raise
+    except PerdureError:
+        raise  # several of ours are errors of the operating system as well, and say more than it does
     except OSError as error:
         kind, hint = _KINDS.get(error.errno or 0, ("store.failed", "check the file system that the path is on"))
         raise StoreError(

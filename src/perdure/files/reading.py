@@ -39,15 +39,15 @@ def open_checked(files: Files, root: Path, entry: FileEntry) -> int:
         CorruptionError: Kind ``file.damaged``: gone, replaced by a link or another length.
         StoreError: It cannot be read for another reason.
     """
-    path = root / entry.path
     try:
         descriptor = files.open_beneath(root, entry.path)
     except OSError as error:
+        path = root / entry.path
         if error.errno in _GONE:
             raise damaged(path, "it is missing or no regular file", entry.bytes, error.strerror or "") from error
         with explained("open", path):
             raise
-    with explained("look at", path):
+    with explained("look at", entry.path):
         try:
             size = files.size(descriptor)
         except OSError:
@@ -56,7 +56,7 @@ def open_checked(files: Files, root: Path, entry: FileEntry) -> int:
         if size == entry.bytes:
             return descriptor
         files.close(descriptor)
-    raise damaged(path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
+    raise damaged(root / entry.path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
 
 
 def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:

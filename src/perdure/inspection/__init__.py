@@ -11,9 +11,9 @@ Example:
     12582912
 """
 
+from perdure.core.keeping import keep_text, parse_keep
 from perdure.inspection.cleanup import GcPlan, GcResult, PlanRow
 from perdure.inspection.documents import Document
-from perdure.inspection.keeping import keep_text, parse_keep
 from perdure.inspection.listing import CheckpointDetail, CheckpointSummary, ComponentSummary, RunListing
 from perdure.inspection.presence import MemberSeen, RestoreBegun, WriterSeen
 from perdure.inspection.status import RunStatus

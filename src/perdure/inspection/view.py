@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from perdure.core.keeping import keep_text, parse_keep
 from perdure.core.manifest import Manifest, short_id
 from perdure.core.retention import KeepPolicy
 from perdure.core.selectors import select
@@ -17,7 +18,6 @@ from perdure.files.door import Files, explained
 from perdure.inspection import cleanup
 from perdure.inspection.cleanup import GcPlan, GcResult, InUse, reasons_to_keep
 from perdure.inspection.documents import rfc3339
-from perdure.inspection.keeping import keep_text, parse_keep
 from perdure.inspection.listing import CheckpointDetail, CheckpointSummary, RunListing, component_summaries, summaries
 from perdure.inspection.presence import look_around
 from perdure.inspection.status import RunStatus, describe_run

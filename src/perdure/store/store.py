@@ -119,9 +119,14 @@ class Store:
         """Whether the directory holds a run."""
         return self.snapshots.is_dir() or (self.directory / RUN_FILE).is_file()
 
-    def create(self, run: str, created_at: str) -> None:
+    def create(self, run: str, created_at: str, keep: str | None = None) -> None:
         """
         Make the run's directories, or check those that are there.
+
+        Args:
+            run: The run's name.
+            created_at: When, if it is new.
+            keep: The keep policy as text, for those who clean up from outside; what is recorded stays if None.
 
         Raises:
             StoreError: They cannot be made, or a file is in the way.
@@ -132,9 +137,11 @@ class Store:
         with explained("sync directory", self.snapshots):
             # What is visible must stay so: a save may have been killed before it could sync the new name.
             self.files.sync_directory(self.snapshots)
-        if self.identity() is None:
-            identity = {"schema_version": SCHEMA_VERSION, "run": run, "created_at": created_at}
-            self._replace_json(self.directory / RUN_FILE, identity)
+        known = self.identity()
+        identity = known or {"schema_version": SCHEMA_VERSION, "run": run, "created_at": created_at}
+        wanted = identity if keep is None else {**identity, "keep": keep}
+        if wanted != known:
+            self._replace_json(self.directory / RUN_FILE, wanted)
 
     def identity(self) -> dict[str, Any] | None:
         """
@@ -200,6 +207,7 @@ class Store:
 
         Raises:
             FormatError: A manifest is of a newer schema; nothing is guessed about it.
+            StoreError: A manifest cannot be read for a reason that is not its own.
         """
         found: list[Checkpoint] = []
         broken: list[Damage] = []
@@ -208,6 +216,10 @@ class Store:
             try:
                 found.append(Checkpoint(directory, self._read_manifest(directory)))
             except (CorruptionError, StoreError) as error:
+                # A disk that cannot give the bytes back has lost them; anything else, such as too many open files,
+                # says nothing about the checkpoint.
+                if isinstance(error, StoreError) and error.kind != "store.broken":
+                    raise
                 broken.append(Damage(directory, error))
         found.sort(key=lambda checkpoint: checkpoint.manifest.order, reverse=True)
         return found, broken
@@ -357,12 +369,25 @@ class Store:
     # Pins
 
     def pins(self) -> dict[str, str]:
-        """Checkpoint ids by pin name."""
+        """
+        Checkpoint ids by pin name.
+
+        Raises:
+            CorruptionError: Kind ``pin.damaged``: a pin cannot be read, so nobody knows what it protects.
+        """
         found: dict[str, str] = {}
         for name in self._names(self.directory / PINS):
+            if not name.endswith(".json"):
+                continue
             content = self.read_json(f"{PINS}/{name}")
-            if name.endswith(".json") and content and isinstance(content.get("checkpoint"), str):
-                found[name.removesuffix(".json")] = content["checkpoint"]
+            if content is None or not isinstance(content.get("checkpoint"), str):
+                raise CorruptionError(
+                    f"cannot read pin {name.removesuffix('.json')!r}: its file is damaged",
+                    kind="pin.damaged",
+                    hint="pin the checkpoint again under this name, after removing the file",
+                    path=str(self.directory / PINS / name),
+                )
+            found[name.removesuffix(".json")] = content["checkpoint"]
         return found
 
     def pin(self, checkpoint: Checkpoint, name: str) -> None:

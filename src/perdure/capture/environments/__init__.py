@@ -29,6 +29,7 @@ __all__ = [
     "Restored",
     "capture_environment",
     "capture_space",
+    "check",
     "derive_reset_seed",
     "environment_level",
     "is_environment",
