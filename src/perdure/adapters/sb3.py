@@ -24,7 +24,6 @@ from perdure.capture.objects import Space
 from perdure.core.manifest import Grade
 from perdure.errors import InvalidInputError
 from perdure.namespaces import Namespace
-from perdure.replay import RingComponent
 from perdure.run import Run
 
 STEP_COUNTER = "global_step"
@@ -112,7 +111,6 @@ class _Training:
         self._state: Model
         self._counters: Namespace
         self._ring: ReplayRing | None = None
-        self._replay: RingComponent | None = None
         self._generators: Any = None
         self._has_begun = False
 
@@ -142,8 +140,7 @@ class _Training:
         replay = getattr(self._model, "replay_buffer", None)
         if replay is not None:
             self._ring = ReplayRing(replay)
-            self._replay = RingComponent(self._ring)
-            self._run.track(replay=self._replay)
+            self._run.track(replay=self._ring)
 
     def _track_environments(self) -> None:
         env = self._model.get_env()
@@ -184,15 +181,13 @@ class _Training:
     def rollout_starts(self) -> None:
         """Save if it is time to; the first time, complete the restore."""
         self._state.is_rollout_start = True
-        if self._replay is not None:
-            if self._model.replay_buffer is not self._ring.buffer:  # type: ignore[union-attr,attr-defined]
-                raise InvalidInputError(
-                    "cannot save: the model has got another replay buffer since the training started",
-                    kind="sb3.replay-replaced",
-                    hint="load or make the replay buffer before calling learn",
-                    field="replay_buffer",
-                )
-            self._replay.check()
+        if self._ring is not None and vars(self._model)["replay_buffer"] is not self._ring.buffer:
+            raise InvalidInputError(
+                "cannot save: the model has got another replay buffer since the training started",
+                kind="sb3.replay-replaced",
+                hint="load or make the replay buffer before calling learn",
+                field="replay_buffer",
+            )
         if not self._has_begun:
             self._has_begun = True
             self._settle()

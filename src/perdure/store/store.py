@@ -27,6 +27,7 @@ from perdure.core.manifest import (
     encode_manifest,
 )
 from perdure.core.names import (
+    check_path,
     check_segment,
     checkpoint_directory_name,
     parse_checkpoint_directory_name,
@@ -286,8 +287,11 @@ class Store:
             StoreError: It could not be written, or not be made durable for certain. Nothing is visible of it or, if the
                 error came after the commit point, all of it; earlier checkpoints are untouched either way.
             FencedError: A newer generation took over; nothing is visible.
-            InvalidInputError: Kind ``manifest.refused``: no reader would accept it; nothing is visible.
+            InvalidInputError: Kind ``name.invalid`` or ``manifest.refused``: no reader would accept it; nothing is
+                visible.
         """
+        for part in parts:
+            check_path(part.path, "file path")
         name = checkpoint_directory_name(draft.global_step, draft.id)
         staging = self.directory / STAGING / name
         self._check_space(parts)
