@@ -91,14 +91,14 @@ class Story:
 
     def told(self):
         """Tell the whole story: every fault, every recovery."""
-        self.train(20)
-        self.lose_learner("c1", at_update=10)
-        self.train(35)
+        self.train(21)
+        self.lose_learner("c1", at_update=11)
+        self.train(36)
         self.lose_actor("actor-1")
-        self.train(50)
+        self.train(51)
         self.lose_actor("actor-2", exit_code=12)
-        self.train(70)
-        self.lose_learner("c6", at_update=60)
+        self.train(71)
+        self.lose_learner("c6", at_update=61)
         self.train(100)
         return self
 
@@ -108,6 +108,7 @@ class Story:
             name,
             exit_code,
             self.happenings,
+            updates=self.settings.updates,
             samples_dropped=self.director.samples_dropped,
             incidents=self.director.incidents,
             faults_missing=len(self.director.waiting),

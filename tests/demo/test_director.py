@@ -22,7 +22,7 @@ def test_all_faults_happen_in_order(told):
         Kill("learner"),
         DeleteNewestCheckpoint(),
     ]
-    assert [incident.update for incident in told.director.incidents] == [20, 35, 50, 70]
+    assert [incident.update for incident in told.director.incidents] == [21, 36, 51, 71]
     assert told.director.waiting == ()
     assert told.director.current is None
 
@@ -65,13 +65,13 @@ def test_dropped_samples_belong_to_the_last_fault(told):
 def test_a_fault_waits_until_the_one_before_is_recovered():
     """However far training has come, the next act begins only after the recovery."""
     story = Story()
-    story.train(20)
+    story.train(21)
     story.update = 60
     story.train(65)
     assert [str(fault) for fault in story.faults] == ["kill learner"]
     assert story.director.current is not None
-    story.lose_learner("c1", at_update=10)
-    story.train(12)
+    story.lose_learner("c1", at_update=11)
+    story.train(13)
     assert story.director.current is None
     story.update = 60
     story.train(61)
@@ -81,9 +81,9 @@ def test_a_fault_waits_until_the_one_before_is_recovered():
 def test_a_fault_that_could_not_happen_stays_due():
     """Without an injection the fault is named again at the next such moment."""
     story = Story()
-    story.train(19)
-    update = {**story.happenings[-2].event, "update": 20}
-    assert Kill("learner") == story.director.hear(2.0, update) == story.director.hear(2.1, {**update, "update": 21})
+    story.train(20)
+    update = {**next(each.event for each in story.happenings if each.event["event"] == "update"), "update": 21}
+    assert Kill("learner") == story.director.hear(2.0, update) == story.director.hear(2.1, {**update, "update": 22})
     assert story.director.incidents == []
 
 

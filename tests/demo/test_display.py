@@ -78,9 +78,9 @@ def test_the_board_shows_where_everything_stands(console):
     """The board has progress, returns, checkpoints, members in their states, and faults past and to come."""
     board, story = Board(), Story()
     watched(board, story)
-    story.train(20)
-    story.lose_learner("c1", at_update=10)
-    story.train(35)
+    story.train(21)
+    story.lose_learner("c1", at_update=11)
+    story.train(36)
     story.lose_actor("actor-1")
     story.train(55)
     console.print(board.render())
@@ -96,7 +96,7 @@ def test_the_board_shows_where_everything_stands(console):
     assert "actor-1 waiting" in text
     assert "actor-2 frozen" in text
     assert "10,240 steps lost" in text
-    assert "at update 70" in text
+    assert "at update 71" in text
 
 
 def test_the_board_can_be_shown_before_anything_happened(console):

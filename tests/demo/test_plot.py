@@ -23,7 +23,7 @@ def stories():
     yield whole
     yield replace(whole, settings=replace(whole.settings, target_return=None))
     cut = Story()
-    cut.train(20)
+    cut.train(21)
     cut.train(40)
     yield report(cut)
     yield report(Story())

@@ -48,7 +48,7 @@ def test_a_return_short_of_the_target_fails():
 def test_a_fault_that_was_not_recovered_fails():
     """An incident's own failures are the demo's."""
     story = Story()
-    story.train(20)
+    story.train(21)
     story.update = 100
     story.train(101)
     assert "learner killed: learner did not come back" in report(story).failures
@@ -111,7 +111,7 @@ def test_curves_begin_with_the_first_update():
 
 def test_a_run_without_an_update_is_still_reported():
     """A run that never trained has empty curves and no final return."""
-    empty = look_back("disturbed", 1, [], samples_dropped={})
+    empty = look_back("disturbed", 1, [], updates=100, samples_dropped={})
     whole = Report(Settings(), empty, empty, host={}, versions={})
     assert empty.final_return is None
     assert whole.to_json()["disturbed"]["updates"] == 0

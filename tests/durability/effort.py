@@ -22,26 +22,19 @@ class Profile:
     """Power cuts on each file system."""
     kills: int
     """Kills of a process that uses the store, and as many of one that uses a whole run."""
-    corruptions: int
-    """Damaged bytes that are sampled beside the exhaustive ones."""
     stride: int
     """Every how many kill points of a family a power cut is tried."""
 
 
 PROFILES = {
-    "quick": Profile(
-        "quick", machine_examples=60, fuzz_examples=1_000, cuts=300, kills=250, corruptions=2_000, stride=4
-    ),
-    "ci": Profile(
-        "ci", machine_examples=200, fuzz_examples=5_000, cuts=1_000, kills=1_000, corruptions=10_000, stride=1
-    ),
+    "quick": Profile("quick", machine_examples=40, fuzz_examples=200, cuts=300, kills=250, stride=4),
+    "ci": Profile("ci", machine_examples=150, fuzz_examples=2_000, cuts=1_000, kills=1_000, stride=1),
     "soak": Profile(
         "soak",
         machine_examples=4_000,
         fuzz_examples=100_000,
         cuts=25_000,
         kills=20_000,
-        corruptions=200_000,
         stride=1,
     ),
 }

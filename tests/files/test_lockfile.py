@@ -69,21 +69,23 @@ import os, sys
 from pathlib import Path
 from perdure.files.lockfile import LockFile
 lock = LockFile(Path({os.fspath(path)!r}))
-child = os.fork()
-if child == 0:
-    sys.stdin.read()  # outlives its parent, until the test closes the pipe
-    os._exit(0)
-print(child, flush=True)
-os.kill(os.getpid(), 9)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # by now it has done what a child does when it is born
+sys.stdin.read()
 """
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    grandchild = int(process.stdout.readline())
-    assert process.wait(30) == -signal.SIGKILL
-    os.kill(grandchild, 0)
-    assert path.exists()
-    assert not probe(path).is_held
-    process.communicate(timeout=30)
+    try:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert probe(path).is_held
+        process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+        os.kill(child, 0)
+        assert path.exists()
+        assert not probe(path).is_held
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
 
 
 @pytest.mark.process

@@ -104,10 +104,9 @@ class VectorEnvironment:
     A stack of SB3's vector environments as a component.
 
     Args:
-        name: Of the component.
+        name: Named in errors.
         env: Borrowed; restored in place.
-        reset_seed: Gives the seed to reset with if the sub-environments cannot be captured.
-        on_reset: Told of the first observations after such a reset; None leaves such environments as they are.
+        begin_anew: Resets the environment if a part of it cannot be captured; None leaves such a part as it is.
     """
 
     section = Section.ENVIRONMENT
@@ -117,14 +116,12 @@ class VectorEnvironment:
         self,
         name: str,
         env: VecEnv,
-        reset_seed: Callable[[], int] = int,
-        on_reset: Callable[[Any], None] | None = None,
+        begin_anew: Callable[[], None] | None = None,
     ) -> None:
         _know_loaded_wrappers()
         self._name = name
         self._env = env
-        self._reset_seed = reset_seed
-        self._on_reset = on_reset
+        self._begin_anew = begin_anew
         self._workers = Workers(env.unwrapped, name) if isinstance(env.unwrapped, SubprocVecEnv) else None
         self.grade = Grade.EXACT
 
@@ -144,15 +141,16 @@ class VectorEnvironment:
             self._workers.check(tree["workers"])
 
     def restore(self, tree: object) -> str:
-        """Bring everything to the state; what cannot be captured is reset with a derived seed."""
+        """Bring everything to the state; what cannot be captured begins anew."""
         assert isinstance(tree, dict)
         fill(self._env, tree["stack"])
         if self._workers is not None:
             self._workers.restore(tree["workers"])
-        if not tree["reason"] or self._on_reset is None:
-            return str(tree["reason"])
-        self._env.seed(self._reset_seed())
-        self._on_reset(self._env.reset())
+        if not tree["reason"]:
+            return ""
+        if self._begin_anew is None:
+            return f"{self._name} is not captured: {tree['reason']}"
+        self._begin_anew()
         return f"was reset, its episodes are cut: {tree['reason']}"
 
 

@@ -53,7 +53,7 @@ class ReplayRing:
             raise InvalidInputError(
                 "cannot save a HerReplayBuffer with copy_info_dict=True: info dictionaries are no plain data",
                 kind="sb3.replay-infos",
-                hint="compute rewards without them, or track nothing of this run",
+                hint="make the buffer with copy_info_dict=False",
                 field="copy_info_dict",
             )
         self.buffer = buffer

@@ -15,11 +15,13 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback, EventCallback
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.noise import VectorizedActionNoise
+from stable_baselines3.common.vec_env import VecEnv
 
 from perdure.adapters._sb3_attributes import Attributes
+from perdure.adapters._sb3_environments import VectorEnvironment
 from perdure.adapters._sb3_logs import BestModel, Logs
 from perdure.capture.objects import does_not_fit
-from perdure.core.manifest import Grade
+from perdure.core.manifest import Grade, lowest_grade
 from perdure.core.names import Section
 
 _NANOSECONDS = 1_000_000_000
@@ -39,6 +41,7 @@ _DRAWN = ("deltas", "candidate_weights")
 """What ARS has drawn when a rollout starts, in variables of the method above it."""
 _MATRICES = ("exploration_mat", "exploration_matrices")
 _SHOWN_DIFFERENCES = 8
+MEAN_REWARD = "eval/mean_reward"
 
 
 class Model:
@@ -187,26 +190,30 @@ def _update_frame(model: BaseAlgorithm) -> FrameType | None:
 
 class Callbacks:
     """
-    The state of all callbacks of a training, wherever they are nested.
+    The state of all callbacks of a training, wherever they are nested, and of the environments that they evaluate in.
 
     What a callback does as a rollout starts may come before or after the save, by its place in the list. So its state
     is put back when the training starts and once more at the point where it was taken.
 
     Args:
-        root: What ``learn`` was given, as SB3 has wrapped it.
-        excluded: The callback that saves; it has no state.
+        callbacks: All but the one that saves.
+        training: The environment to train in, which is not theirs.
     """
 
     kind = "sb3.callbacks"
     section = Section.EVALUATION
-    grade = Grade.EXACT
 
-    def __init__(self, root: BaseCallback, excluded: BaseCallback) -> None:
-        callbacks = [callback for callback in walk(root) if callback is not excluded]
+    def __init__(self, callbacks: list[BaseCallback], training: VecEnv) -> None:
         self._callbacks = {
             name: Attributes(callback, _CALLBACK_LINKS) for name, callback in name_by_class(callbacks).items()
         }
-        self._evaluations = name_by_class([callback for callback in callbacks if isinstance(callback, EvalCallback)])
+        evaluations = [callback for callback in callbacks if isinstance(callback, EvalCallback)]
+        self._evaluations: dict[str, EvalCallback] = name_by_class(evaluations)
+        self._environments = {
+            name: VectorEnvironment(f"the environment of {name}", callback.eval_env)
+            for name, callback in self._evaluations.items()
+            if callback.eval_env.unwrapped is not training.unwrapped
+        }
         self._best = {
             name: BestModel(callback.best_model_save_path)
             for name, callback in self._evaluations.items()
@@ -216,24 +223,32 @@ class Callbacks:
         self._restored: dict[str, Any] | None = None
 
     @property
-    def evaluations(self) -> Mapping[str, EvalCallback]:
-        """The callbacks that evaluate, by name."""
-        return self._evaluations
+    def grade(self) -> Grade:
+        """As of the last capture: that of the least exact environment to evaluate in."""
+        return lowest_grade([env.grade for env in self._environments.values()])
 
     def capture(self) -> object:
-        """The attributes of each callback by its class and number, and what the best models' files are."""
+        """The attributes of each callback by its class and number, its environment, and which its best model is."""
         return {
             "callbacks": {name: attributes.capture() for name, attributes in self._callbacks.items()},
+            "environments": {name: env.capture() for name, env in self._environments.items()},
             "best": {name: best.digest() for name, best in self._best.items()},
         }
 
     def check(self, tree: object) -> None:
-        """Nothing to check: callbacks may come and go between two starts."""
+        """Refuse other environments; callbacks may come and go between two starts."""
+        assert isinstance(tree, dict)
+        for name, env in self._environments.items():
+            if name in tree["environments"]:
+                env.check(tree["environments"][name])
 
     def restore(self, tree: object) -> str:
         """Bring the callbacks that the checkpoint knows to their state."""
         assert isinstance(tree, dict)
         notes = [best.keep_unless(tree["best"].get(name, "")) for name, best in self._best.items()]
+        for name, env in self._environments.items():
+            if name in tree["environments"]:
+                notes.append(env.restore(tree["environments"][name]))
         self._restored = tree["callbacks"]
         differences = self._apply(self._restored)
         self._counts = self._count_evaluations()
@@ -256,12 +271,12 @@ class Callbacks:
         return differences
 
     def take_new_evaluations(self) -> dict[str, float]:
-        """Mean rewards of the evaluations made since the last call, by callback."""
+        """Mean rewards of the evaluations since the last call, by metric; the first callback has the plain name."""
         counts, before = self._count_evaluations(), self._counts
         self._counts = counts
         return {
-            name: float(callback.last_mean_reward)
-            for name, callback in self._evaluations.items()
+            f"{MEAN_REWARD}/{name}" if index else MEAN_REWARD: float(callback.last_mean_reward)
+            for index, (name, callback) in enumerate(self._evaluations.items())
             if counts[name] > before[name]
         }
 

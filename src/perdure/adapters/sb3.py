@@ -27,6 +27,7 @@ from perdure.namespaces import Namespace
 from perdure.run import Run
 
 STEP_COUNTER = "global_step"
+_PROVEN = ("stable_baselines3", "sb3_contrib")
 
 
 class Checkpointing(BaseCallback):
@@ -62,7 +63,7 @@ class Checkpointing(BaseCallback):
                 field="total_timesteps",
             )
         self._training = _Training(self._run, self.model, self.locals["callback"], self)
-        self._training.begin(has_remote_parts=self.locals.get("async_eval") is not None)
+        self._training.begin(is_all_here=self.locals.get("async_eval") is None)
 
     def _on_rollout_start(self) -> None:
         assert self._training is not None
@@ -106,24 +107,29 @@ class _Training:
     def __init__(self, run: Run, model: BaseAlgorithm, root: BaseCallback, saver: BaseCallback) -> None:
         self._run = run
         self._model = model
-        self._root = root
-        self._callbacks = Callbacks(root, saver)
+        env = model.get_env()
+        assert env is not None
+        self._env = env
+        self._others = [callback for callback in walk(root) if callback is not saver]
+        self._callbacks = Callbacks(self._others, env)
         self._state: Model
         self._counters: Namespace
         self._ring: ReplayRing | None = None
         self._generators: Any = None
         self._has_begun = False
 
-    def begin(self, *, has_remote_parts: bool) -> None:
+    def begin(self, *, is_all_here: bool) -> None:
         """
         Track everything and restore it.
 
         Args:
-            has_remote_parts: Whether parts of the training live in processes that nobody can look into.
+            is_all_here: Whether no part of the training lives in a process that nobody can look into.
         """
         run, model = self._run, self._model
+        # What has been proven is proven of these algorithms, and not of what a user makes of them.
+        is_exact = is_all_here and type(model).__module__.partition(".")[0] in _PROVEN
         # The model's state is tracked first, because it is checked first: it says best what does not fit.
-        self._state = Model(model, Grade.STATISTICAL if has_remote_parts else Grade.EXACT)
+        self._state = Model(model, Grade.EXACT if is_exact else Grade.STATISTICAL)
         run.track({"model": self._state, **state_paths(model), "callbacks": self._callbacks})
         self._track_replay()
         self._track_environments()
@@ -143,23 +149,15 @@ class _Training:
             self._run.track(replay=self._ring)
 
     def _track_environments(self) -> None:
-        env = self._model.get_env()
-        assert env is not None
-        tracked = {"env": VectorEnvironment("env", env, self._reset_seed, self._begin_episodes)}
-        for name, callback in self._callbacks.evaluations.items():
-            if callback.eval_env.unwrapped is not env.unwrapped:
-                tracked[f"evaluation.{name}"] = VectorEnvironment(f"evaluation.{name}", callback.eval_env)
-        self._run.track(tracked)
+        self._run.track(env=VectorEnvironment("env", self._env, self._begin_episodes))
         spaces = {"action_space": self._model.action_space, "observation_space": self._model.observation_space}
         self._run.track({name: Space(name, space) for name, space in spaces.items()})
 
-    def _reset_seed(self) -> int:
-        return derive_reset_seed(self._run.name, "env", self._model.num_timesteps)
-
-    def _begin_episodes(self, observations: Any) -> None:
+    def _begin_episodes(self) -> None:
         """Go on from a reset, where the environments could not be brought to where they were."""
         model = self._model
-        model._last_obs = observations  # noqa: SLF001 - what `_setup_learn` does after its reset
+        self._env.seed(derive_reset_seed(self._run.name, "env", model.num_timesteps))
+        model._last_obs = self._env.reset()  # type: ignore[assignment] # noqa: SLF001 - what `_setup_learn` does after its reset
         model._last_episode_starts = np.ones((model.n_envs,), dtype=bool)  # noqa: SLF001
         normalizer = model.get_vec_normalize_env()
         if normalizer is not None:
@@ -168,7 +166,7 @@ class _Training:
             self._ring.end_episodes()
 
     def _audit(self) -> None:
-        owners = {"model": self._model, **{type(one).__name__: one for one in walk(self._root)}}
+        owners = {"model": self._model, **{type(callback).__name__: callback for callback in self._others}}
         self._run.audit(
             {
                 f"{owner}.{name}": value
@@ -204,9 +202,8 @@ class _Training:
 
     def _record(self) -> None:
         self._counters.global_step = self._model.num_timesteps
-        for name, reward in self._callbacks.take_new_evaluations().items():
-            metric = "eval/mean_reward"
-            self._run.metric(metric if name == "EvalCallback" else f"{metric}/{name}", reward)
+        for metric, reward in self._callbacks.take_new_evaluations().items():
+            self._run.metric(metric, reward)
 
     def end(self, *, is_whole: bool) -> None:
         """

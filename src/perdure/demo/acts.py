@@ -32,25 +32,26 @@ def plan_acts(updates: int) -> tuple[Act, ...]:
     """
     Plan the four faults of a run of so many updates.
 
-    They are early enough for the last recovery to be seen, and far enough from each other for the curve between them.
+    They are early enough for the last recovery to be seen, far enough from each other for the curve between them, and
+    come about halfway between two checkpoints of `Settings`, so that they lose what a fault loses on average.
     """
 
     def at(share: float) -> Reached:
         return Reached(round(share * updates))
 
     return (
-        Act("learner-killed", "learner killed", LEARNER, Schedule((Planned(at(0.2), Kill(LEARNER)),))),
-        Act("actor-killed", "actor-1 killed", "actor-1", Schedule((Planned(at(0.35), Kill("actor-1")),))),
+        Act("learner-killed", "learner killed", LEARNER, Schedule((Planned(at(0.2125), Kill(LEARNER)),))),
+        Act("actor-killed", "actor-1 killed", "actor-1", Schedule((Planned(at(0.3625), Kill("actor-1")),))),
         Act(
             "actor-frozen",
             "actor-2 frozen past its lease, then thawed",
             "actor-2",
-            Schedule((Planned(at(0.5), Freeze("actor-2")), Planned(Lost("actor-2"), Thaw("actor-2")))),
+            Schedule((Planned(at(0.5125), Freeze("actor-2")), Planned(Lost("actor-2"), Thaw("actor-2")))),
         ),
         Act(
             "checkpoint-deleted",
             "learner killed, newest checkpoint deleted",
             LEARNER,
-            Schedule((Planned(at(0.7), Kill(LEARNER)), Planned(Died(LEARNER), DeleteNewestCheckpoint()))),
+            Schedule((Planned(at(0.7125), Kill(LEARNER)), Planned(Died(LEARNER), DeleteNewestCheckpoint()))),
         ),
     )

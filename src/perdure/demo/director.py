@@ -45,6 +45,11 @@ class Director:
         is_open = last is not None and (last.back_at is None or not self._schedule.is_over)
         return last if is_open else None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether everything has gone wrong that was to go wrong, and the run is beyond where it was hit each time."""
+        return not self._waiting and all(incident.caught_up_at is not None for incident in self.incidents)
+
     def hear(self, at: float, event: Event) -> Fault | None:
         """
         Take in an event.

@@ -1,7 +1,7 @@
 """
 The learner of the demo: PPO whose every state is perdure's to keep.
 
-What makes it survive is what any training would write: `perdure.open`, `track`, `counters`, `loop`. What makes it a
+What makes it survive is what any training would write: `perdure.open`, `track`, `counters`, `boundary`. What makes it a
 leader is `run.learner`, which gives out weights and lets samples in.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import perdure
 from perdure import Every, Last
 from perdure.demo.ppo import improve, make_networks
-from perdure.demo.process import serve, tell
+from perdure.demo.process import is_undisturbed, serve, tell
 from perdure.demo.rollout import Rollout, side_by_side
 from perdure.demo.settings import Settings
 from perdure.errors import DeadlineError
@@ -61,7 +61,9 @@ def learn(settings: Settings) -> None:
         )
         with lead as learner:
             learner.publish(weights_of(policy), count.updates)
-            for _ in run.loop(0, settings.updates):
+            # Not `run.loop`, because how many updates it takes is not known beforehand.
+            run.boundary(moved=False)
+            while count.updates < settings.updates or not is_undisturbed():
                 samples = collect(run, learner, settings.enough_samples)
                 batch = side_by_side([Rollout.from_arrays(sample.arrays) for sample in samples])
                 improve(policy, value, optimizer, batch, settings.hyperparameters)
@@ -74,6 +76,8 @@ def learn(settings: Settings) -> None:
                 report(run, learner, samples, returns)
                 while not evaluations.empty():
                     record(run, evaluations.get_nowait(), steps)
+                run.boundary()
+            run.finish()
             conclude(run, evaluations, steps)
             learner.dismiss()
 

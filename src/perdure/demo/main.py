@@ -36,7 +36,7 @@ EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
 _PACKAGES = ("torch", "gymnasium", "zmq", "matplotlib")
 _DISTRIBUTIONS = ("perdure", "torch", "numpy", "gymnasium", "pyzmq")
-_PROJECT_FILES = tuple(f"{run}.{ending}" for run in (DISTURBED, UNDISTURBED) for ending in ("toml", "json"))
+_PROJECT_FILES = tuple(f"{run}.{ending}" for run in (DISTURBED, UNDISTURBED) for ending in ("toml", "json", "over"))
 _OURS = (RUNS, LOGS, PLOT_FILE, REPORT_FILE, LOCK_FILE, *_PROJECT_FILES)
 _TABLE_WIDTH = 160
 

@@ -83,10 +83,11 @@ def _draw_returns(axes: Any, report: Report) -> None:
 def _draw_progress(axes: Any, report: Report) -> None:
     for training, colour, width in _runs(report):
         _draw_line(axes, training, [point.update for point in training.curve], colour, width)
-    axes.set_ylim(0, report.settings.updates * 1.06)
+    most = max((point.update for training, *_ in _runs(report) for point in training.curve), default=1)
+    axes.set_ylim(0, most * 1.06)
     axes.set_ylabel("updates", color=_INK, fontsize=10)
     axes.set_xlabel("seconds since the first update", color=_INK, fontsize=10)
-    axes.set_xlim(0, max(report.disturbed.seconds, report.undisturbed.seconds, 1.0) * 1.01)
+    axes.set_xlim(0, max(report.disturbed.whole_seconds, report.undisturbed.whole_seconds, 1.0) * 1.01)
 
 
 def _runs(report: Report) -> tuple[tuple[Training, str, float], ...]:
@@ -121,7 +122,7 @@ def _mark(axes: Any, number: int | None, incident: Incident, training: Training)
     """Shade the time from a fault to its recovery; with a number, where there is one."""
     began = incident.began_at - training.began_at
     back = None if incident.back_at is None else incident.back_at - training.began_at
-    axes.axvspan(began, training.seconds if back is None else back, color=_RED, alpha=0.10, linewidth=0)
+    axes.axvspan(began, training.whole_seconds if back is None else back, color=_RED, alpha=0.10, linewidth=0)
     axes.axvline(began, color=_RED, linewidth=1.1)
     if back is not None:
         axes.axvline(back, color=_GREEN, linewidth=1.1)

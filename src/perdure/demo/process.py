@@ -44,6 +44,16 @@ def restart_count() -> int:
     return int(os.environ[RESTART_COUNT_VARIABLE])
 
 
+def over_file(settings_file: Path) -> Path:
+    """Return the file that appears beside a run's settings when nothing more will go wrong in it."""
+    return settings_file.with_suffix(".over")
+
+
+def is_undisturbed() -> bool:
+    """Say whether nothing more will go wrong, so that this process's run may come to its end."""
+    return over_file(Path(sys.argv[1])).exists()
+
+
 def tell(event: str, **facts: object) -> None:
     """Say something to those who watch the demo."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")

@@ -21,11 +21,16 @@ def write_project(name: str, settings: Settings, directory: Path) -> Path:
     Returns:
         The ``<name>.toml``, ready for `perdure run --config`.
     """
-    settings_path = directory / f"{name}.json"
+    settings_path = settings_file(name, directory)
     write_settings(settings, settings_path)
     path = directory / f"{name}.toml"
     path.write_text(project_text(name, settings, settings_path.absolute()), encoding="utf-8")
     return path
+
+
+def settings_file(name: str, directory: Path) -> Path:
+    """Return the file that the processes of a run read their settings from."""
+    return directory / f"{name}.json"
 
 
 def project_text(name: str, settings: Settings, settings_path: Path, python: str = sys.executable) -> str:

@@ -70,8 +70,8 @@ class Report:
         cost = disturbed.seconds_lost / count
         return Useful(
             share=undisturbed.seconds / disturbed.seconds,
-            share_within=1 - disturbed.seconds_lost / disturbed.seconds,
-            faults_a_minute=count * _MINUTE_SECONDS / disturbed.seconds,
+            share_within=1 - disturbed.seconds_lost / disturbed.whole_seconds,
+            faults_a_minute=count * _MINUTE_SECONDS / disturbed.whole_seconds,
             share_at_one_a_minute=_MINUTE_SECONDS / (_MINUTE_SECONDS + cost),
         )
 
@@ -153,6 +153,7 @@ def _training(training: Training) -> dict[str, Any]:
     return {
         "exit_code": training.exit_code,
         "seconds": round(training.seconds, 3),
+        "whole_seconds": round(training.whole_seconds, 3),
         "updates": training.curve[-1].update if training.curve else 0,
         "steps": training.curve[-1].step if training.curve else 0,
         "generation": training.generation,

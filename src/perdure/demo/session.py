@@ -16,8 +16,8 @@ from perdure.demo.acts import LEARNER, Act
 from perdure.demo.director import Director
 from perdure.demo.history import History
 from perdure.demo.incidents import Event
-from perdure.demo.process import heard
-from perdure.demo.project import write_project
+from perdure.demo.process import heard, over_file
+from perdure.demo.project import settings_file, write_project
 from perdure.demo.settings import Settings
 from perdure.demo.training import Happening, Training, look_back
 from perdure.errors import NotFoundError
@@ -61,6 +61,7 @@ class Session:
         self._wall_seconds = wall_seconds
         self._began_at = wall_seconds()
         config = read_config(write_project(name, settings, directory))
+        self._over_file = over_file(settings_file(name, directory))
         self._history = History(config.directory, wall_seconds)
         self._supervisor = Supervisor(
             config, config.directory, on_event=self._hear_supervisor, on_output=self._hear_output
@@ -85,6 +86,7 @@ class Session:
             self.name,
             exit_code,
             self._happenings,
+            updates=self.settings.updates,
             samples_dropped=self.director.samples_dropped,
             incidents=self.director.incidents,
             faults_missing=len(self.director.waiting),
@@ -124,6 +126,8 @@ class Session:
         due = self.director.hear(at, event)
         if due is not None:
             self._inject(due)
+        if self.director.is_over:
+            self._over_file.touch()
         self._on_event(self, happening)
 
     def _inject(self, fault: Fault) -> None:

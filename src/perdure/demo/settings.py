@@ -13,7 +13,7 @@ from perdure.demo.ppo import Hyperparameters
 FULL_SECONDS = 120.0
 """About how long both runs of the full demo take together, on two cores."""
 FULL_UPDATES = 400
-QUICK_UPDATES = 60
+QUICK_UPDATES = 40
 _FEWEST_UPDATES = 40
 _RETURN_TO_REACH = 400.0
 
@@ -24,7 +24,8 @@ class Settings:
 
     seed: int = 0
     updates: int = FULL_UPDATES
-    """Updates of the learner after which the run is over."""
+    """Updates of the learner after which the run is over, unless something has still to go wrong or to be recovered: a
+    machine that is fast at training and slow at starting processes goes on until the last process is back."""
     target_return: float | None = _RETURN_TO_REACH
     """Mean return that the last evaluation must reach; None for none."""
     actors: int = 4

@@ -95,7 +95,7 @@ def outcome_lines(report: Report, plot: Path) -> list[Text]:
 def _training_line(training: Training) -> Text:
     reached = "not evaluated" if training.final_return is None else f"final return {training.final_return:.0f}"
     last = training.curve[-1] if training.curve else None
-    done = f"{last.update} updates, {last.step:,} steps in {training.seconds:.1f} s" if last else "no update"
+    done = f"{last.update} updates, {last.step:,} steps in {training.whole_seconds:.1f} s" if last else "no update"
     return Text(
         f"{training.name:<13} {reached}, {done}, {training.checkpoints_saved} checkpoints, "
         f"generation {training.generation}"

@@ -41,6 +41,8 @@ class Training:
     curve: tuple[Point, ...]
     """One point an update, in the order in which they were made: after a rollback some are made again."""
     evaluations: tuple[Point, ...]
+    seconds: float
+    """Time from the first update to the last that was planned: what two runs are compared by."""
     generation: int
     """The last one."""
     checkpoints_saved: int
@@ -51,7 +53,7 @@ class Training:
     """Faults that were planned and did not come about before the run was over."""
 
     @property
-    def seconds(self) -> float:
+    def whole_seconds(self) -> float:
         """Time from the first update to the last."""
         return self.curve[-1].seconds if self.curve else 0.0
 
@@ -77,21 +79,26 @@ def look_back(
     exit_code: int,
     happenings: Sequence[Happening],
     *,
+    updates: int,
     samples_dropped: Mapping[str, int],
     incidents: Sequence[Incident] = (),
     faults_missing: int = 0,
 ) -> Training:
-    """Make of everything that was heard of a run what it came to."""
-    updates = [each for each in happenings if each.event["event"] == "update"]
+    """Make of everything that was heard of a run, which was planned to make so many updates, what it came to."""
+    made = [each for each in happenings if each.event["event"] == "update"]
     evaluations = [each for each in happenings if each.event["event"] == "evaluation"]
-    began_at = updates[0].at if updates else 0.0
+    began_at = made[0].at if made else 0.0
+    curve = tuple(_point(each, began_at) for each in made)
     return Training(
         name,
         exit_code,
         began_at,
-        curve=tuple(_point(each, began_at) for each in updates),
+        curve=curve,
         evaluations=tuple(_point(each, began_at) for each in evaluations),
-        generation=updates[-1].event["generation"] if updates else 0,
+        seconds=next(
+            (point.seconds for point in curve if point.update >= updates), curve[-1].seconds if curve else 0.0
+        ),
+        generation=made[-1].event["generation"] if made else 0,
         checkpoints_saved=sum(each.event["event"] == "saved" for each in happenings),
         samples_dropped=samples_dropped,
         incidents=tuple(incidents),

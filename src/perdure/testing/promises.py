@@ -110,7 +110,10 @@ def observe(store: Store, markers: Iterable[str] = ()) -> dict[str, Value]:
     for name in markers:
         content = store.read_json(name)
         found[f"marker:{name}"] = None if content is None else content.get("value")
-    found["latest"] = _latest(store)
+    found["latest"] = latest = _latest(store)
+    target = (latest or "").rpartition("/")[2]
+    if latest and target not in store.files.names(store.snapshots) and f"quarantine:{target}" not in found:
+        found["dangling"] = latest
     return found
 
 
