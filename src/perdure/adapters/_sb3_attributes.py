@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from perdure.capture.arrays import array_type, spec_of
 from perdure.core.tree import Flat, flatten
 from perdure.errors import InvalidInputError
 
 _SHOWN_CHARACTERS = 40
+_STRIDES = "~strides"
 
 
 class Attributes:
@@ -49,7 +51,7 @@ class Attributes:
         for name, value, flat in self._plain():
             mark = _mark(flat)
             is_setting = mark is not None and mark == self._initial.get(name)
-            (settings if is_setting else state)[name] = value
+            (settings if is_setting else state)[name] = _packed(value)
         return {"state": state, "settings": settings}
 
     def restore(self, tree: Mapping[str, Any]) -> list[str]:
@@ -79,8 +81,8 @@ def alike(value: Any, current: Any) -> Any:
     Give a restored value the form of the one whose place it takes.
 
     Tensors of equal shape are filled in place, on their own device; named tuples, limited deques and dictionaries with
-    a default stay what they are. Arrays are copied: a product of matrices may differ in its last bit with the alignment
-    of its operands in memory, and those that were read from a file lie anywhere.
+    a default stay what they are. Arrays are copied into memory like that which they had: products and convolutions may
+    differ in their last bit with the strides and the alignment, and what was read from a file lies anywhere.
     """
     if isinstance(value, torch.Tensor):
         if not isinstance(current, torch.Tensor) or (value.shape, value.dtype) != (current.shape, current.dtype):
@@ -89,6 +91,8 @@ def alike(value: Any, current: Any) -> Any:
         return current
     if isinstance(value, np.ndarray):
         return value.copy()
+    if isinstance(value, dict) and value.keys() == {_STRIDES, "value"}:
+        return _strided(value["value"], value[_STRIDES])
     if isinstance(value, dict):
         return _alike_dict(value, current)
     if isinstance(value, deque):
@@ -108,6 +112,30 @@ def _alike_dict(value: dict[Any, Any], current: Any) -> dict[Any, Any]:
     live.clear()
     live.update(filled)
     return live
+
+
+def _strided(array: NDArray[Any], strides: list[int]) -> NDArray[Any]:
+    extent = sum((length - 1) * stride for length, stride in zip(array.shape, strides, strict=True))
+    memory = np.empty(extent + array.itemsize, np.uint8)
+    copied: NDArray[Any] = np.ndarray(array.shape, array.dtype, memory.data, strides=strides)
+    copied[...] = array
+    return copied
+
+
+def _packed(value: Any) -> Any:
+    """A value whose arrays say how they lie in memory, where that is not the usual way; borrowed."""
+    if isinstance(value, np.ndarray):
+        # Of an axis of length 1 the stride means nothing to NumPy, but torch chooses kernels by it.
+        is_usual = value.strides == np.empty(value.shape, value.dtype).strides
+        is_dense = value.size > 0 and all(stride > 0 for stride in value.strides)
+        return value if is_usual or not is_dense else {_STRIDES: list(value.strides), "value": value}
+    if isinstance(value, dict):
+        return {key: _packed(item) for key, item in value.items()}
+    if isinstance(value, deque):
+        return deque(map(_packed, value), value.maxlen)
+    if isinstance(value, list | tuple):
+        return (tuple if isinstance(value, tuple) else list)(map(_packed, value))
+    return value
 
 
 def _flatten(value: Any) -> Flat | None:

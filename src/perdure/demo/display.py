@@ -134,15 +134,15 @@ def board(state: State) -> RenderableType:
 
 def sparkline(curve: dict[int, float], updates: int, width: int) -> str:
     """Draw returns by update as a line of blocks, as wide as all updates will be."""
-    columns: dict[int, float] = {}
+    columns: dict[int, str] = {}
     for update, value in sorted(curve.items()):
-        columns[(update - 1) * width // updates] = value
-    return "".join(
-        _BLOCKS[min(len(_BLOCKS) - 1, int(columns[column] / _HIGHEST_RETURN * len(_BLOCKS)))]
-        if column in columns
-        else " "
-        for column in range(min(width, max(columns, default=-1) + 1))
-    )
+        height = int(value / _HIGHEST_RETURN * len(_BLOCKS))
+        columns[min(width, update * width // updates)] = _BLOCKS[min(len(_BLOCKS) - 1, height)]
+    line, block = "", " "
+    for column in range(1, max(columns, default=0) + 1):
+        block = columns.get(column, block)
+        line += block
+    return line
 
 
 def _progress(state: State) -> RenderableType:

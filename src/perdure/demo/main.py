@@ -51,6 +51,7 @@ class Options(Protocol):
     keep: bool
     json: bool
     quiet: bool
+    color: str | None
 
 
 def run_demo(options: Options) -> int:
@@ -65,6 +66,7 @@ def run_demo(options: Options) -> int:
         options: ``seed`` of everything random. ``seconds``, about how long both runs may take. ``quick``, a short run
             that shows the mechanisms and need not learn. ``out``, the directory of the report. ``keep``, whether to
             keep the runs. ``json``, whether to print the report as a document. ``quiet``, whether to show no progress.
+            ``color``, which is ``never`` for no colours.
 
     Returns:
         0 if every fault was recovered and the final return reached its target, 130 if interrupted, else 1.
@@ -77,7 +79,7 @@ def run_demo(options: Options) -> int:
     for package in _PACKAGES:
         require(package, extra="demo")
     directory = Path(options.out)
-    console = Console(stderr=True)
+    console = Console(stderr=True, no_color=has_no_colour(options))
     check_directory(directory)
     with exclusive(directory):
         clear(directory)
@@ -88,12 +90,18 @@ def run_demo(options: Options) -> int:
                 session = Session(name, directory, settings, acts, display.hear, time.time)
                 trainings.append(session.run())
                 if trainings[-1].exit_code >= EXIT_STOPPED and not session.has_timed_out:
+                    console.print("interrupted; no process is left")
                     return EXIT_INTERRUPTED
         versions = {name: metadata.version(name) for name in _DISTRIBUTIONS}
         report = Report(settings, trainings[0], trainings[1], host=Surroundings().host(), versions=versions)
-        publish(report, directory, as_json=options.json)
+        publish(report, directory, as_json=options.json, no_colour=has_no_colour(options))
         tidy(directory, keeps_runs=options.keep or bool(report.failures))
         return EXIT_FAILED if report.failures else 0
+
+
+def has_no_colour(options: Options) -> bool | None:
+    """Say whether colours are refused; None leaves it to the environment."""
+    return True if options.color == "never" else None
 
 
 def check_directory(directory: Path) -> None:
@@ -124,7 +132,7 @@ def clear(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def publish(report: Report, directory: Path, *, as_json: bool) -> None:
+def publish(report: Report, directory: Path, *, as_json: bool, no_colour: bool | None = None) -> None:
     """Write the report and its picture, and print it."""
     document = {**report.to_json(), "directory": str(directory), "plot": str(directory / PLOT_FILE)}
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
@@ -134,7 +142,7 @@ def publish(report: Report, directory: Path, *, as_json: bool) -> None:
         sys.stdout.write(text)
     else:
         width = None if sys.stdout.isatty() else _TABLE_WIDTH
-        print_report(report, Console(width=width), directory / PLOT_FILE)
+        print_report(report, Console(width=width, no_color=no_colour), directory / PLOT_FILE)
     sys.stdout.flush()
 
 

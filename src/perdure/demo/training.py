@@ -42,7 +42,7 @@ class Training:
     """One point an update, in the order in which they were made: after a rollback some are made again."""
     evaluations: tuple[Point, ...]
     seconds: float
-    """Time from the first update to the last that was planned: what two runs are compared by."""
+    """Time from the first update to the last that was planned, for good: what two runs are compared by."""
     generation: int
     """The last one."""
     checkpoints_saved: int
@@ -95,15 +95,20 @@ def look_back(
         began_at,
         curve=curve,
         evaluations=tuple(_point(each, began_at) for each in evaluations),
-        seconds=next(
-            (point.seconds for point in curve if point.update >= updates), curve[-1].seconds if curve else 0.0
-        ),
+        seconds=_seconds_to(curve, updates),
         generation=made[-1].event["generation"] if made else 0,
         checkpoints_saved=sum(each.event["event"] == "saved" for each in happenings),
         samples_dropped=samples_dropped,
         incidents=tuple(incidents),
         faults_missing=faults_missing,
     )
+
+
+def _seconds_to(curve: Sequence[Point], update: int) -> float:
+    """Say when a curve came to an update, the last time that it did, as a rollback can undo it; its end, if never."""
+    before = (0, *(point.update for point in curve))
+    arrivals = [point.seconds for last, point in zip(before, curve, strict=False) if last < update <= point.update]
+    return arrivals[-1] if arrivals else curve[-1].seconds if curve else 0.0
 
 
 def _point(happening: Happening, began_at: float) -> Point:

@@ -185,6 +185,15 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def link_content(self, path: Path) -> str | None:
+        """What a symbolic link says; None if there is none."""
+        try:
+            return str(path.readlink())
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINVAL):  # nothing is there, or no link
+                return None
+            raise
+
     def free_bytes(self, path: Path) -> int:
         """Space that this user can still fill on the file system of ``path``."""
         space = os.statvfs(path)

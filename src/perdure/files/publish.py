@@ -31,7 +31,13 @@ def ensure_directory(files: Files, path: Path) -> None:
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way")
         ensure_directory(files, path.parent)
         files.make_directory(path)
-        files.sync_directory(path.parent)
+        try:
+            files.sync_directory(path.parent)
+        except BaseException:
+            # A sync that succeeds after one that failed proves nothing, so the next attempt has to make it anew.
+            with suppress(OSError):
+                files.remove_directory(path)
+            raise
 
 
 def _sync_name(files: Files, path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,11 @@ class Store:
         return content
 
     def remove_leftovers(self) -> int:
-        """Remove what interrupted saves, clean-ups and replacements left. Only the run's writer may call this."""
+        """
+        Remove what interrupted saves, clean-ups and replacements left, and put ``latest`` right.
+
+        Only the run's writer may call this. Returns how many things were left.
+        """
         leftovers = [self.directory / STAGING / name for name in self._names(self.directory / STAGING)]
         for folder in (self.directory, self.directory / PINS, self.directory / QUARANTINE):
             leftovers += [folder / name for name in self._names(folder) if name.startswith(TEMPORARY_PREFIX)]
@@ -177,8 +181,35 @@ class Store:
                 with explained("sync directory", folder):
                     self.files.sync_directory(folder)
         for path in leftovers:
-            remove_tree(self.files, path)
+            self._bury(path)
+        self._point_latest()
         return len(leftovers)
+
+    def latest(self) -> str | None:
+        """What the hint ``latest`` says, such as ``snapshots/step-…``; None if there is none."""
+        with explained("read", self.directory / LATEST):
+            return self.files.link_content(self.directory / LATEST)
+
+    def _point_latest(self) -> None:
+        """
+        Let ``latest`` name the newest checkpoint, or be gone if there is none.
+
+        While something cannot be read nobody knows which is the newest, and the hint stays as it is.
+        """
+        found, broken = self.scan()
+        if any(isinstance(damage.error, StoreError) for damage in broken):
+            return
+        if not found:
+            self.remove_file(LATEST)
+            return
+        # Also if it says so already: that may be what a failed or killed save left, and not durable.
+        content = f"{SNAPSHOTS}/{found[0].directory.name}"
+        replace_symlink(self.files, self.directory / LATEST, content, f"{TEMPORARY_PREFIX}{self._new_id()}")
+
+    def _forget_latest(self, directory: Path) -> None:
+        """Let ``latest`` not name a checkpoint that is no more."""
+        if self.latest() == f"{SNAPSHOTS}/{directory.name}":
+            self._point_latest()
 
     def _names(self, folder: Path) -> list[str]:
         with explained("list", folder):
@@ -354,8 +385,31 @@ class Store:
         A crash in between leaves a directory in staging, which the next start removes.
         """
         grave = self.directory / STAGING / f"removed-{checkpoint.directory.name}"
-        publish_directory(self.files, checkpoint.directory, grave)
-        remove_tree(self.files, grave)
+        try:
+            publish_directory(self.files, checkpoint.directory, grave)
+        except StoreError:
+            # Nothing may be deleted below a name that is not certain, and no later sync makes it so.
+            with suppress(OSError):
+                self.files.rename(grave, checkpoint.directory)
+            raise
+        self._forget_latest(checkpoint.directory)
+        self._bury(grave)
+
+    def _bury(self, path: Path) -> None:
+        """
+        Remove what may have been a checkpoint, its manifest first.
+
+        If the sync of its new name failed, nothing that is done later makes that name certain. Should a power cut bring
+        the old one back, it is then the name of no checkpoint rather than that of one without its files.
+        """
+        manifest = path / MANIFEST_FILE
+        with explained("remove", manifest):
+            # Not behind a link: `latest` is replaced by way of one that leads to a checkpoint.
+            is_directory = (status := self.files.status(path)) is not None and stat.S_ISDIR(status.st_mode)
+            if is_directory and self.files.status(manifest) is not None:
+                self.files.unlink(manifest)
+                self.files.sync_directory(path)
+        remove_tree(self.files, path)
 
     def quarantine(self, directory: Path, reason: str, at: str) -> Path:
         """Put a directory that must not be used aside, with the reason beside it; returns where it went."""
@@ -363,6 +417,7 @@ class Store:
         note = {"directory": directory.name, "reason": reason, "at": at}
         self._replace_json(target.with_suffix(".json"), note)
         publish_directory(self.files, directory, target)
+        self._forget_latest(directory)
         return target
 
     def quarantined(self) -> list[dict[str, Any]]:

@@ -38,7 +38,8 @@ def check_order(
     Returns:
         Broken rules, for people: a file or folder was given its final name before it was synced, a file was written
         after it was synced or synced again after that failed, a new name was not synced before somebody was told or
-        before the end, a manifest was not the last file of its checkpoint, or a visible file was written in place.
+        before the end, a manifest was not the last file of its checkpoint, a link points to what has no name yet, or a
+        visible file was written in place.
     """
     lint = _Lint()
     for operation in operations:
@@ -59,6 +60,7 @@ class _Lint:
         self._published: set[str] = set()
         self._known: set[str] = set()
         self._last_file: dict[str, str] = {}
+        self._links: dict[str, str] = {}
 
     def follow(self, operation: Operation) -> None:
         path = operation.path
@@ -73,7 +75,10 @@ class _Lint:
                 self._write(path)
             case "sync" | "sync_directory":
                 self._sync(operation)
-            case "make_directory" | "symlink" | "link" | "unlink" | "remove_directory":
+            case "symlink":
+                self._links[path] = f"{_parent(path)}/{operation.data.decode()}".removeprefix("./")
+                self._add_name(path)
+            case "make_directory" | "link" | "unlink" | "remove_directory":
                 self._add_name(path)
             case "rename":
                 self._rename(operation.source, path)
@@ -114,6 +119,8 @@ class _Lint:
             last = self._last_file.get(source, "")
             if PurePosixPath(last).name != MANIFEST_FILE:
                 self.problems.append(f"{target} gets its name when {last or 'nothing'} was made last, not its manifest")
+        if source in self._links and self._links[source] not in self._known:
+            self.problems.append(f"{target} points to {self._links[source]} before that has its name")
         self._published = {path for path in self._published if not _is_at_or_below(path, source)}
         self._add_name(source)
         self._add_name(target)
@@ -207,7 +214,7 @@ def _named(name: str, strings: Sequence[str], arguments: str, root: Path) -> Ite
     if kind == "unlink" and "AT_REMOVEDIR" in arguments:
         kind = "remove_directory"
     source = _relative(strings[0], root) or "" if kind in ("rename", "link") else ""
-    yield Operation(kind, path, source)
+    yield Operation(kind, path, source, strings[0].encode() if kind == "symlink" else b"")
 
 
 def _relative(path: str, root: Path) -> str | None:

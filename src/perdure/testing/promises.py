@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from perdure.core.manifest import Manifest
 from perdure.errors import PerdureError
-from perdure.store.layout import LATEST, QUARANTINE, TEMPORARY_PREFIX
+from perdure.store.layout import QUARANTINE, TEMPORARY_PREFIX
 from perdure.store.store import Checkpoint, Store
 
 Value = str | None
@@ -110,10 +110,7 @@ def observe(store: Store, markers: Iterable[str] = ()) -> dict[str, Value]:
     for name in markers:
         content = store.read_json(name)
         found[f"marker:{name}"] = None if content is None else content.get("value")
-    found["latest"] = latest = _latest(store)
-    target = (latest or "").rpartition("/")[2]
-    if latest and target not in store.files.names(store.snapshots) and f"quarantine:{target}" not in found:
-        found["dangling"] = latest
+    found["latest"] = store.latest()
     return found
 
 
@@ -123,10 +120,3 @@ def _look_into(store: Store, checkpoint: Checkpoint) -> str:
     except PerdureError as error:
         return f"unreadable: {error.message}"
     return fingerprint(checkpoint.manifest, contents)
-
-
-def _latest(store: Store) -> Value:
-    try:
-        return str((store.directory / LATEST).readlink())
-    except FileNotFoundError:
-        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from perdure.core.component import ContentPart, LinkPart, Part
@@ -66,7 +66,28 @@ class Scenario:
     def start(self) -> None:
         """Open the run as its writer does at every start."""
         self.store.create("scenario", CREATED_AT)
+        latest = self._latest_without(None)
+        self._begin("latest", latest)
         self.store.remove_leftovers()
+        self._done("latest", latest)
+
+    def _latest_without(self, gone: Checkpoint | None) -> Value:
+        names = [found.directory.name for found in self.store.checkpoints() if gone is None or found != gone]
+        return f"{SNAPSHOTS}/{names[0]}" if names else None
+
+    @contextmanager
+    def _gone(self, checkpoint: Checkpoint) -> Iterator[None]:
+        """Tell what becomes of ``latest`` when a checkpoint goes: if it named that one, the newest of the rest."""
+        named = f"{SNAPSHOTS}/{checkpoint.directory.name}"
+        if self.store.latest() != named:
+            yield
+            return
+        latest = self._latest_without(checkpoint)
+        self._begin("latest", latest)
+        yield
+        # It is a hint: where the newest cannot be found out it is left alone.
+        if self.store.latest() == latest:
+            self._done("latest", latest)
 
     def save(
         self,
@@ -133,18 +154,20 @@ class Scenario:
     def remove(self, checkpoint: Checkpoint) -> None:
         """Remove one checkpoint."""
         subject = f"checkpoint:{checkpoint.manifest.id}"
-        self._begin(subject, None)
-        self.store.remove(checkpoint)
-        self._done(subject, None)
+        with self._gone(checkpoint):
+            self._begin(subject, None)
+            self.store.remove(checkpoint)
+            self._done(subject, None)
 
     def quarantine(self, checkpoint: Checkpoint, reason: str = "asked") -> None:
         """Put a checkpoint aside."""
         subjects = {f"checkpoint:{checkpoint.manifest.id}": None, f"quarantine:{checkpoint.directory.name}": reason}
-        for subject, value in subjects.items():
-            self._begin(subject, value)
-        self.store.quarantine(checkpoint.directory, reason, CREATED_AT)
-        for subject, value in subjects.items():
-            self._done(subject, value)
+        with self._gone(checkpoint):
+            for subject, value in subjects.items():
+                self._begin(subject, value)
+            self.store.quarantine(checkpoint.directory, reason, CREATED_AT)
+            for subject, value in subjects.items():
+                self._done(subject, value)
 
     def pin(self, checkpoint: Checkpoint, name: str) -> None:
         """Pin a checkpoint."""
