@@ -3,6 +3,7 @@
 import pytest
 
 from perdure.chaos import DeleteNewestCheckpoint, Freeze, Kill, Thaw
+from perdure.demo.acts import plan_acts
 from tests.demo.story import STEPS, Story
 
 
@@ -87,9 +88,25 @@ def test_a_fault_that_could_not_happen_stays_due():
     assert story.director.incidents == []
 
 
+def test_a_run_is_over_when_it_is_beyond_its_last_fault():
+    """Neither the last fault nor the recovery is the end, but the first update that was not made before."""
+    story = Story()
+    assert not story.director.is_over
+    story.told()
+    assert story.director.is_over
+    story = Story(acts=plan_acts(100)[:1])
+    story.train(21)
+    story.lose_learner("c1", at_update=11)
+    story.train(21)
+    assert not story.director.is_over
+    story.train(22)
+    assert story.director.is_over
+
+
 def test_an_undisturbed_run_has_no_faults():
     """Without acts nothing is ever due."""
     story = Story(acts=())
     story.train(100)
     assert story.faults == []
     assert story.director.incidents == []
+    assert story.director.is_over

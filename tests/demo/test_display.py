@@ -117,8 +117,14 @@ def test_the_display_suits_the_console(is_terminal, is_quiet, expected):
 
 @pytest.mark.parametrize(
     ("curve", "expected"),
-    [({}, ""), ({1: 0.0}, "▁"), ({1: 0.0, 2: 250.0, 3: 500.0, 4: 499.0}, "▁▅██"), ({4: 500.0}, "   █")],
+    [
+        ({}, ""),
+        ({1: 0.0}, "▁"),
+        ({1: 0.0, 2: 250.0, 3: 500.0, 4: 499.0, 5: 0.0}, "▁▅█▁"),
+        ({4: 500.0}, "   █"),
+        ({1: 0.0, 4: 500.0}, "▁▁▁█"),
+    ],
 )
 def test_a_sparkline_is_as_long_as_progress(curve, expected):
-    """The curve in blocks ends where training is, and has gaps where nothing is known."""
+    """The curve in blocks ends where training is; where nothing is known it goes on as it was."""
     assert expected == sparkline(curve, updates=4, width=4)

@@ -13,7 +13,9 @@ from tests.demo.story import report
 
 def options(out):
     """What a user may ask for."""
-    return SimpleNamespace(seed=0, seconds=None, quick=True, out=str(out), keep=False, json=True, quiet=True)
+    return SimpleNamespace(
+        seed=0, seconds=None, quick=True, out=str(out), keep=False, json=True, quiet=True, color=None
+    )
 
 
 @pytest.fixture

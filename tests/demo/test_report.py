@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from perdure.demo.acts import plan_acts
 from perdure.demo.report import Report
 from perdure.demo.settings import Settings
 from perdure.demo.table import counts_text, print_report, seconds_text
@@ -107,6 +108,26 @@ def test_curves_begin_with_the_first_update():
     assert training.curve[0].seconds == 0.0
     assert training.seconds == pytest.approx(99 * 0.1)
     assert training.checkpoints_saved == 10
+
+
+def test_runs_are_compared_by_the_updates_that_were_planned():
+    """A run that went on, because somebody was not back yet, is timed to the update that the other one ended with."""
+    story = undisturbed()
+    story.train(120)
+    training = story.training()
+    assert training.seconds == pytest.approx(99 * 0.1)
+    assert training.whole_seconds == pytest.approx(119 * 0.1)
+
+
+def test_updates_that_were_undone_are_not_arrived_at():
+    """A fault beyond the last planned update counts if it takes the run back behind it."""
+    story = Story(acts=plan_acts(160)[3:])  # its learner is killed at update 114
+    story.train(114)
+    story.lose_learner("c9", at_update=90)
+    story.train(114)
+    training = story.training()
+    gone = 0.02 + 5.0
+    assert training.seconds == pytest.approx((113 + 10) * 0.1 + gone)
 
 
 def test_a_run_without_an_update_is_still_reported():

@@ -1,7 +1,7 @@
 """
 Controls: other writers of checkpoints under the same power cuts, each acknowledged as its documentation says.
 
-    python tests/durability/controls.py --on ext4
+    python -m tests.durability.controls --on ext4
 
 A harness that catches none of them losing a save would prove nothing about perdure. Needs root, as the cuts do.
 """

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiers import Report, workspace
-
 from perdure.errors import CorruptionError, PerdureError
 from perdure.files.door import Files
 from perdure.store.layout import MANIFEST_FILE
 from perdure.store.store import Checkpoint, Store
 from perdure.testing.promises import fingerprint
 from perdure.testing.scenario import Scenario, numbered_ids
+from tests.durability.tiers import Report, workspace
 
 SIZES = {"meta.json": 40, "model/policy.safetensors": 150, "model/value.safetensors": 150, "buffer/segment-000000": 90}
 
@@ -89,6 +88,8 @@ def explore_damage(report: Report, seed: int = 0) -> None:
         for path in kept.files():
             content = path.read_bytes()
             for name, damaged in (*flips(content), *wrecks(content, others, chance)):
+                if report.is_done:
+                    return
                 _replace(path, damaged)
                 report.tried += 1
                 report.violations += [f"{path.name}, {name}: {problem}" for problem in _misjudged(kept)]

@@ -7,6 +7,7 @@ A proof that finds none of them would prove nothing.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 import subprocess
@@ -18,12 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from damage import explore_damage, keep
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from imports import find_dangers
-from tiers import Report, explore_family, explore_workload, fail_every_call, record, workspace
-from workloads import WORKLOADS
 
 import perdure.core.manifest
 import perdure.core.sealing
@@ -43,9 +40,14 @@ from perdure.files.writing import digest_of
 from perdure.store.layout import LATEST, MANIFEST_FILE, SNAPSHOTS, STAGING
 from perdure.store.store import Checkpoint, Guard, Store
 from perdure.testing import ENOSPC, FAILED_SYNC, SHORT_WRITE, check_order
+from tests.durability.damage import explore_damage, keep
+from tests.durability.imports import find_dangers
+from tests.durability.tiers import Report, explore_family, explore_workload, fail_every_call, record, workspace
+from tests.durability.workloads import WORKLOADS
 
 Plant = Callable[[], AbstractContextManager[object]]
 Problems = Callable[[], Sequence[str]]
+ROOT = Path(__file__).parents[2]
 _store, _publish, _writing = perdure.store.store, perdure.files.publish, perdure.files.writing
 
 
@@ -298,12 +300,12 @@ def order(workload: str) -> Problems:
 
 def machine() -> Sequence[str]:
     """The state machine."""
-    from test_store_machine import StoreMachine
+    from tests.durability.test_store_machine import StoreMachine
 
-    few = settings(StoreMachine.TestCase.settings, max_examples=30, report_multiple_bugs=False, print_blob=False)
-    with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull):  # noqa: PTH123 - shrinking is chatty
+    unshrunk = settings(StoreMachine.TestCase.settings, max_examples=30, phases=[Phase.generate], print_blob=False)
+    with contextlib.redirect_stdout(io.StringIO()):
         try:
-            run_state_machine_as_test(StoreMachine, settings=few)
+            run_state_machine_as_test(StoreMachine, settings=unshrunk)
         except (AssertionError, PerdureError) as error:
             return [repr(error)]
     return []
@@ -313,8 +315,8 @@ def rounds(bug: str, *arguments: str) -> Problems:
     """Real processes that are killed, or real power cuts."""
 
     def problems() -> Sequence[str]:
-        command = [sys.executable, __file__, bug, *arguments]
-        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+        command = [sys.executable, "-m", "tests.durability.planted", bug, *arguments]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200, cwd=ROOT)
         if not ended.stdout:
             raise RuntimeError(ended.stderr)
         return msgspec.json.decode(ended.stdout.encode(), type=dict)["violations"]
@@ -323,7 +325,7 @@ def rounds(bug: str, *arguments: str) -> Problems:
 
 
 def _collect(explore: Callable[[Report], object]) -> Sequence[str]:
-    report = Report()
+    report = Report(stops_early=True)
     try:
         explore(report)
     except PerdureError as error:
@@ -418,9 +420,7 @@ BUGS: Mapping[str, Bug] = {
     "files are not synced": Bug("crash states", writes_with(_never_syncs), crash("one_save")),
     "folders are not synced": Bug("crash states", lambda: put(_store, sync_folders=_nothing), crash("one_save")),
     "it is visible before its manifest": Bug("crash states", as_store(PublishesBeforeItsManifest), crash("one_save")),
-    "the pointer comes before the checkpoint": Bug(
-        "crash states", as_store(PointsBeforeItPublishes), crash("two_saves")
-    ),
+    "the pointer comes before the checkpoint": Bug("order", as_store(PointsBeforeItPublishes), order("two_saves")),
     "it is acknowledged before it is durable": Bug("crash states", as_store(AcknowledgesFirst), crash("two_saves")),
     "checkpoints are removed in place": Bug("crash states", as_store(RemovesInPlace), crash("keep_the_last")),
     "small files are replaced in place": Bug(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from effort import current_profile
-from tiers import Report, explore_family, explore_workload
-from workloads import FAMILIES, WORKLOADS
+
+from tests.durability.effort import current_profile
+from tests.durability.tiers import Report, explore_family, explore_workload
+from tests.durability.workloads import FAMILIES, WORKLOADS
 
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS))

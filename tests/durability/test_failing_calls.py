@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tiers import ACTS, Report, fail_every_call
+
+from tests.durability.tiers import ACTS, Report, fail_every_call
 
 
 @pytest.mark.parametrize("act", sorted(ACTS))

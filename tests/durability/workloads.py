@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perdure.core.recovery import Step
 from perdure.core.retention import Best, Last
 from perdure.errors import FencedError, PerdureError
+from perdure.recovery.markers import Markers
 from perdure.testing.faults import ENOSPC, FAILED_SYNC, STOP, Fault, FaultyRecordingFiles, Stopped
 from perdure.testing.recording import Operation, RecordingFiles
 from perdure.testing.scenario import DEFAULT_SIZES, Scenario
@@ -218,6 +220,18 @@ def markers_come_and_go(world: World) -> None:
     process.forget("progress.json")
 
 
+def restored_under_markers(world: World) -> None:
+    process = opened(world)
+    process.save(10)
+    markers = Markers(process.store)
+    for checkpoint in (process.store.checkpoints()[0], process.save(20)):
+        markers.begin(checkpoint)
+        markers.progress(checkpoint, Step.VERIFY)
+        markers.finish(checkpoint, generation=2)
+    markers.begin(checkpoint)
+    markers.give_up(checkpoint)
+
+
 def restart_and_go_on(world: World) -> None:
     opened(world).save(10)
     opened(world).save(20)
@@ -301,6 +315,7 @@ WORKLOADS: dict[str, Workload] = {
         unpinned_is_removed,
         markers_replaced,
         markers_come_and_go,
+        restored_under_markers,
         restart_and_go_on,
         two_restarts,
         fenced_save,
