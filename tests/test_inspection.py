@@ -296,8 +296,8 @@ def test_each_level_notices_what_it_looks_for(tmp_path, hurt, noticed_at):
     run = make_run(tmp_path)
     hurt(run.store.checkpoints()[1].directory)
 
-    order = list(Level)
-    for level in Level:
+    order = [Level.META, Level.SIZES, Level.HASH]
+    for level in order:
         report = view(tmp_path).verify(level=level)
         assert (order.index(level) < order.index(noticed_at)) == report.is_whole, level
         assert report.restores

@@ -11,6 +11,7 @@ Running the same command again continues. Importing this imports no framework.
 """
 
 from perdure.audit import UntrackedStateWarning
+from perdure.capture.pickles import Pickled
 from perdure.capture.writer import SaveHandle
 from perdure.core.component import (
     ContentPart,
@@ -45,6 +46,7 @@ __all__ = [
     "PartsCapture",
     "PartsComponent",
     "PerdureError",
+    "Pickled",
     "RestoreReport",
     "RingBuffer",
     "Run",

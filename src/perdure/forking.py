@@ -14,6 +14,7 @@ from perdure.core.names import check_segment
 from perdure.core.selectors import select
 from perdure.errors import AlreadyExistsError, NotFoundError
 from perdure.files.door import Files
+from perdure.store.keyfile import environment_keys
 from perdure.store.store import Checkpoint, Store
 from perdure.surroundings import Surroundings
 
@@ -42,8 +43,9 @@ def fork(where: str | os.PathLike[str], *, run: str, to: str, at: str = "latest"
     root = Path(where)
     surroundings = Surroundings()
     files = Files()
-    source = Store(root / check_segment(run, "run name"), files, surroundings.new_id)
-    target = Store(root / check_segment(to, "run name"), files, surroundings.new_id)
+    keys = environment_keys(files, os.environ)
+    source = Store(root / check_segment(run, "run name"), files, surroundings.new_id, keys)
+    target = Store(root / check_segment(to, "run name"), files, surroundings.new_id, keys)
     if not source.exists():
         raise NotFoundError(
             f"cannot fork run {run!r}: there is none of that name in {root}",

@@ -41,6 +41,7 @@ from perdure.recovery.report import RestoreReport
 from perdure.resuming import Resumption
 from perdure.saver import Saver, SaverStatistics, describe_failure
 from perdure.stopping import StopFlag
+from perdure.store.keyfile import environment_keys
 from perdure.store.store import Checkpoint, Store
 from perdure.supervise.beats import Beater
 from perdure.surroundings import Surroundings
@@ -75,6 +76,7 @@ def open(  # noqa: A001 - read as perdure.open
     keep: KeepPolicy | None = DEFAULT_KEEP,
     resume: str | None = None,
     accept: Iterable[str] = (),
+    unpickle: Iterable[str] = (),
     budget: float | None = DEFAULT_BUDGET_SHARE,
     algorithm: str | None = None,
     config: Mapping[str, Any] | None = None,
@@ -97,6 +99,8 @@ def open(  # noqa: A001 - read as perdure.open
             fresh beside what is there; anything else picks a checkpoint (see `perdure.core.selectors`).
             ``PERDURE_RESUME`` or ``auto`` if not given.
         accept: Names of components that may differ between program and checkpoint; ``*`` for all.
+        unpickle: Names of components that were saved as `Pickled` and may be unpickled, which runs code that the file
+            names: only for runs that nobody else could write.
         budget: Share of time that saving may cost before its intervals stretch; None for no limit.
         algorithm: Named in manifests, for people.
         config: JSON-able settings, stored with every checkpoint; a difference on resume is reported.
@@ -108,6 +112,8 @@ def open(  # noqa: A001 - read as perdure.open
         InvalidInputError: A name or word cannot be used.
         StoreError: The directory cannot be made or a file is in the way.
         FormatError: The run was written by a newer perdure.
+
+    Manifests are signed, and must be signed to be believed, if ``PERDURE_KEY_FILE`` names keys.
 
     Example:
         >>> with perdure.open("runs", run="ppo", save=Every(steps=10_000)) as run:  # doctest: +SKIP
@@ -124,7 +130,8 @@ def open(  # noqa: A001 - read as perdure.open
     name = check_segment(run or os.environ.get("PERDURE_RUN") or "default", "run name")
     root = Path(where or os.environ.get("PERDURE_STORE") or "runs")
     surroundings = Surroundings()
-    store = Store(root / name, Files(), surroundings.new_id)
+    files = Files()
+    store = Store(root / name, files, surroundings.new_id, environment_keys(files, os.environ))
     store.create(name, surroundings.now(), _keep_text(keep))
     return Run(
         store,
@@ -133,6 +140,7 @@ def open(  # noqa: A001 - read as perdure.open
         keep=keep,
         resume=resume or os.environ.get("PERDURE_RESUME") or "auto",
         accept=accept,
+        unpickle=unpickle,
         budget=Budget(budget) if budget is not None else None,
         algorithm=algorithm,
         config=dict(config or {}),
@@ -166,6 +174,7 @@ class Run:
         keep: KeepPolicy | None,
         resume: str,
         accept: Iterable[str],
+        unpickle: Iterable[str],
         budget: Budget | None,
         algorithm: str | None,
         config: dict[str, Any],
@@ -182,7 +191,7 @@ class Run:
         self._quiet = quiet
         self._surroundings = surroundings
         self._timing = timing
-        self._tracked = Tracked(config)
+        self._tracked = Tracked(config, tuple(unpickle))
         self._loop_names: list[str] = []
         self._moved = False
         self._report: RestoreReport | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -35,8 +35,9 @@ class Tracked:
         notes: What the last restore found to differ, for people.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], unpickle: Collection[str] = ()) -> None:
         self._config = dict(config)
+        self._unpickle = frozenset(unpickle)
         self._probes = Probes()
         self._generators = GlobalGenerators()
         self.components: dict[str, Component] = {GLOBAL_NAME: self._generators, PROBES_NAME: self._probes}
@@ -56,7 +57,7 @@ class Tracked:
         """
         for name, value in expand(objects):
             self._check_new(name, value)
-            self.components[name] = make_component(name, value)
+            self.components[name] = make_component(name, value, may_unpickle=name in self._unpickle)
             self.objects[name] = value
             if is_module(value):
                 self._probes.watch(name, value)

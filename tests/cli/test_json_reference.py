@@ -13,7 +13,19 @@ from tests.docs.pages import text_of
 TEXT = text_of("docs/reference/json.md")
 SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
-FREE = {"versions", "metrics", "host", "meta", "packages", "detail", "pins", "spared", "last_events", "events"}
+FREE = {
+    "versions",
+    "metrics",
+    "host",
+    "meta",
+    "packages",
+    "detail",
+    "pins",
+    "spared",
+    "last_events",
+    "events",
+    "sources",
+}
 """Objects whose keys are the user's or described elsewhere."""
 ELSEWHERE = {"problem", "problems", "error"}
 
@@ -55,6 +67,10 @@ def eventful(root):
         ["events"],
         ["status"],
         ["gc", "--dry-run"],
+        ["scrub"],
+        ["repair", "--dry-run"],
+        ["migrate"],
+        ["key", "key-file"],
         ["pin"],
         ["pin", "latest", "v2"],
         ["pin", "--remove", "v1"],

@@ -35,7 +35,7 @@ def test_without_a_terminal_a_clean_up_needs_a_yes(cli, root):
     assert 2 == ended.code
     assert "to remove: 2 checkpoints" in ended.out
     assert "--yes" in ended.err
-    assert (2, "", "gc.unconfirmed") == (as_json.code, as_json.out, as_json.error["kind"])
+    assert (2, "", "plan.unconfirmed") == (as_json.code, as_json.out, as_json.error["kind"])
     assert [3000, 2000, 1000] == left(run)
 
 

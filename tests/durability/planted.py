@@ -129,7 +129,7 @@ def _renames_only(files: Files, staging: Path, target: Path) -> None:
     files.rename(staging, target)
 
 
-def _replaces_in_place(files: Files, path: Path, content: bytes, temporary_name: str) -> None:
+def _replaces_in_place(files: Files, path: Path, content: bytes, temporary: Path) -> None:
     if files.status(path) is not None:
         files.unlink(path)
     _writing.write_file(files, path, len(content), [memoryview(content)])
@@ -141,6 +141,18 @@ def _trusts_what_exists(files: Files, path: Path) -> None:
         _trusts_what_exists(files, path.parent)
         files.make_directory(path)
         files.sync_directory(path.parent)
+
+
+def _leaves_what_it_could_not_sync(files: Files, path: Path) -> None:
+    with _publish.explained("make directory", path):
+        if not path.is_dir():
+            _leaves_what_it_could_not_sync(files, path.parent)
+            files.make_directory(path)
+        files.sync_directory(path.parent)
+
+
+def _syncs_without_a_look(_files: Files, descriptor: int) -> None:
+    os.fsync(descriptor)
 
 
 # Stores with a mistake
@@ -268,6 +280,18 @@ class RemovesLeftoversAtOnce(Store):
     def create(self, run: str, created_at: str, keep: str | None = None) -> None:
         if self.identity() is None:
             super().create(run, created_at, keep)
+
+
+class RemovesBelowAnUncertainName(Store):
+    """A removal whose rename could not be synced is taken up where it ended."""
+
+    def remove(self, checkpoint: Checkpoint) -> None:
+        grave = self.directory / STAGING / f"removed-{checkpoint.directory.name}"
+        _publish.publish_directory(self.files, checkpoint.directory, grave)
+        _publish.remove_tree(self.files, grave)
+
+    def _bury(self, path: Path) -> None:
+        _publish.remove_tree(self.files, path)
 
 
 # Tiers
@@ -440,6 +464,14 @@ BUGS: Mapping[str, Bug] = {
     "leftovers are removed at once": Bug(
         "crash states", as_store(RemovesLeftoversAtOnce), family("killed in save and retention", 2)
     ),
+    "a directory whose name could not be synced stays": Bug(
+        "crash states",
+        lambda: put(_store, ensure_directory=_leaves_what_it_could_not_sync),
+        family("sync fails in its first start", 1),
+    ),
+    "a removal goes on below an uncertain name": Bug(
+        "crash states", as_store(RemovesBelowAnUncertainName), family("sync fails in save and retention", 1)
+    ),
     "the manifest is written first": Bug("order", as_store(WritesItsManifestFirst), order("one_save")),
     "a short write is taken for a whole one": Bug(
         "failing calls",
@@ -482,6 +514,11 @@ BUGS: Mapping[str, Bug] = {
         "power cuts",
         lambda: put(_store, publish_directory=_renames_only),
         rounds("the parent is not synced after the rename", "--on", "ext4", "--rounds", "80"),
+    ),
+    "a directory's sync is believed, for real": Bug(
+        "power cuts",
+        lambda: put(Files, sync=_syncs_without_a_look),
+        rounds("a directory's sync is believed, for real", "--on", "xfs", "--rounds", "200"),
     ),
     "files are not synced, for real": Bug(
         "power cuts",

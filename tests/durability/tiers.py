@@ -203,6 +203,8 @@ ACTS: dict[str, Act] = {
     "remove": lambda process, newer, older: process.remove(older),
     "retain": lambda process, newer, older: process.retain(Last(1)),
     "quarantine": lambda process, newer, older: process.quarantine(newer),
+    "mend": lambda process, newer, older: process.mend(newer, "meta.json"),
+    "renew": lambda process, newer, older: process.renew(newer),
     "pin": lambda process, newer, older: process.pin(newer, "better"),
     "unpin": lambda process, newer, older: process.unpin("good"),
     "note": lambda process, newer, older: process.note("progress.json", "replay"),

@@ -204,6 +204,15 @@ def unpinned_is_removed(world: World) -> None:
     process.retain(Last(1))
 
 
+def mended_and_renewed(world: World) -> None:
+    process = opened(world)
+    older = process.save(10)
+    newer = process.save(20, linked=older)
+    process.mend(newer, "buffer/segment-000000.safetensors")
+    process.renew(older)
+    process.mend(older, "meta.json")
+
+
 def markers_replaced(world: World) -> None:
     process = opened(world)
     for value in ("models", "replay", "counters"):
@@ -313,6 +322,7 @@ WORKLOADS: dict[str, Workload] = {
         pin_and_unpin,
         pinned_outlives_retention,
         unpinned_is_removed,
+        mended_and_renewed,
         markers_replaced,
         markers_come_and_go,
         restored_under_markers,

@@ -25,6 +25,7 @@ from perdure.capture.objects import (
     is_stateful,
     is_tensor,
 )
+from perdure.capture.pickles import Pickled, PickledComponent
 from perdure.core.component import Component, PartsComponent, TreeComponent
 from perdure.core.names import Section, check_path
 from perdure.errors import InvalidInputError
@@ -51,15 +52,22 @@ def _is_object(value: object) -> bool:
     return not isinstance(value, str | int | float | bool | list | tuple | np.ndarray | None) and not is_tensor(value)
 
 
-def make_component(name: str, value: Any) -> Component:
+def make_component(name: str, value: Any, *, may_unpickle: bool = False) -> Component:
     """
     Find the component for an object.
+
+    Args:
+        name: Of the component.
+        value: The object, borrowed.
+        may_unpickle: Whether a `Pickled` of this name may be unpickled.
 
     Raises:
         InvalidInputError: Kind ``component.unsupported``: nothing is known about objects of this type.
     """
     if isinstance(value, TreeComponent | PartsComponent):
         return value
+    if isinstance(value, Pickled):
+        return PickledComponent(name, value, may_unpickle=may_unpickle)
     found = _make(name, value)
     if found is None:
         raise InvalidInputError(

@@ -17,7 +17,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "show": "one checkpoint: components, sizes, versions, counters",
             "events": "what happened: saves, restores, faults",
         },
-        "trust": {"verify": "check that checkpoints are what was committed"},
+        "trust": {
+            "verify": "check that checkpoints are what was committed",
+            "scrub": "read all checkpoints slowly beside a training, and report damage",
+            "repair": "put right what is damaged, from whole copies",
+            "migrate": "bring manifests to this version's schema, and under the current key",
+            "key": "make a key that manifests are signed with",
+        },
         "keep": {
             "gc": "remove what the keep policy does not keep",
             "pin": "protect a checkpoint under a name, or list what is protected",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 
 from perdure.cli.choosing import choose_run
+from perdure.cli.confirming import DRY_RUN, YES, is_confirmed
 from perdure.cli.exits import Exit
 from perdure.cli.progress import progress
 from perdure.cli.text import Word, count_text, size_text, span_text
 from perdure.cli.verb import RUN, Context, Verb, argument
 from perdure.core.keeping import FORMS
 from perdure.core.manifest import short_id
-from perdure.errors import InvalidInputError
 from perdure.inspection import GcPlan, GcResult, parse_keep
 
 
@@ -28,25 +28,14 @@ def _execute(arguments: Namespace, context: Context) -> int:
     if arguments.dry_run or not plan.removed:
         output.document({**plan.to_json(), "dry_run": arguments.dry_run, "removed": [], "spared": {}})
         return Exit.OK
-    if not arguments.yes and not _is_confirmed(plan, context):
+    what = count_text(len(plan.removed), "checkpoint")
+    if not arguments.yes and not is_confirmed(context, f"remove {what}", f"run {plan.run}"):
         output.note("nothing was removed")
         return Exit.FAILURE
     result = view.execute(plan)
     output.document({**plan.to_json(), "dry_run": False, **result.to_json()})
     _print_result(plan, result, context)
     return Exit.OK
-
-
-def _is_confirmed(plan: GcPlan, context: Context) -> bool:
-    what = count_text(len(plan.removed), "checkpoint")
-    if context.output.can_ask:
-        return context.output.ask(f"remove {what}?")
-    raise InvalidInputError(
-        f"cannot remove {what} of run {plan.run} unasked: there is no terminal to ask at",
-        kind="gc.unconfirmed",
-        hint="say --yes, or --dry-run to see the plan alone",
-        field="--yes",
-    )
 
 
 def _print_plan(plan: GcPlan, context: Context) -> None:
@@ -102,8 +91,8 @@ VERB = Verb(
             metavar="POLICY",
             help=f"what to keep instead of the run's own policy: {FORMS}; may be given several times",
         ),
-        argument("--dry-run", action="store_true", help="print the plan and stop"),
-        argument("-y", "--yes", action="store_true", help="do not ask"),
+        DRY_RUN,
+        YES,
     ),
     exits=(Exit.NOT_FOUND, Exit.HELD),
     execute=_execute,

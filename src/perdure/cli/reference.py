@@ -20,7 +20,7 @@ _INTRODUCTION = """# Command line
 The same text is in `perdure --help` and `perdure VERB --help`.
 
 Results go to standard output, messages and progress to standard error.
-All verbs but `gc`, `pin`, `run` and `demo` only read: they take no lease and can be used beside a training at any time.
+The verbs that look, `verify` and `scrub` only read: they take no lease and can be used beside a training at any time.
 """
 
 _CLOSING = """An unknown code other than 0 must be taken for a failure.

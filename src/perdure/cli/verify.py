@@ -49,14 +49,15 @@ def _print(report: VerifyReport, context: Context) -> None:
         what = (
             "a restart puts it aside and resumes from the newest that restores" if report.restores else "none restores"
         )
-        output.note(f"{what}; next: perdure status {report.run}")
+        output.note(f"{what}; next: perdure repair {report.run}")
 
 
 VERB = Verb(
     description=(
         "Check that checkpoints are what was committed: that manifests are whole (meta), that every file is "
-        "there with its length (sizes), or that every byte is the one that was written (hash). A file that "
-        "checkpoints share is read once. Nothing is changed, and it can be done beside a training."
+        "there with its length (sizes), that every byte is the one that was written (hash), or that every "
+        "component can be taken apart as well (load). A file that checkpoints share is hashed once. Nothing is "
+        "changed, and it can be done beside a training."
     ),
     arguments=(
         argument(
@@ -70,7 +71,7 @@ VERB = Verb(
             choices=tuple(level.value for level in Level),
             default=Level.HASH.value,
             metavar="LEVEL",
-            help="meta, sizes or hash; hash by default",
+            help="meta, sizes, hash or load; hash by default",
         ),
     ),
     exits=(Exit.DEGRADED, Exit.DAMAGED, Exit.NOT_FOUND, Exit.NOTHING_RESTORABLE),

@@ -2,7 +2,8 @@
 The manifest: the one record that makes a directory a checkpoint.
 
 Everything that a reader needs to trust and to find the files is in it, and it is written last. The JSON form is a
-promise (docs/format/); fields are only ever added within a schema version. It is sealed (`perdure.core.sealing`).
+promise (docs/format/); fields are only ever added within a schema version. It is sealed (`perdure.core.sealing`), and
+signed if there is a key (`perdure.core.keys`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import msgspec
 
+from perdure.core.keys import Keyring, Signature, Trust, split_signature
 from perdure.core.migration import MANIFEST_MIGRATIONS, Migration, migrate
 from perdure.core.names import MAXIMUM_NAME_BYTES, Section, check_path, check_segment
 from perdure.core.sealing import seal, unseal
@@ -132,46 +135,83 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return next((entry for entry in self.files if entry.path == path), None)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+NO_KEYS = Keyring()
+
+
+def encode_manifest(manifest: Manifest, keys: Keyring = NO_KEYS) -> bytes:
     """
-    Canonical JSON: sorted keys, indented for people, ending in a newline, behind the line that seals it.
+    Canonical JSON: sorted keys, indented for people, ending in a newline, behind the lines that seal and sign it.
 
     Metrics that are not finite are left out: JSON has no form for them, and no policy ranks them.
     """
     finite = {name: value for name, value in manifest.metrics.items() if math.isfinite(value)}
     compact = msgspec.json.encode(msgspec.structs.replace(manifest, metrics=finite), order="sorted")
-    return seal(msgspec.json.format(compact, indent=1) + b"\n")
+    return seal(keys.sign(msgspec.json.format(compact, indent=1) + b"\n"))
 
 
-def decode_manifest(content: bytes, path: str, migrations: Mapping[int, Migration] = MANIFEST_MIGRATIONS) -> Manifest:
+def decode_manifest(
+    content: bytes,
+    path: str,
+    keys: Keyring = NO_KEYS,
+    migrations: Mapping[int, Migration] = MANIFEST_MIGRATIONS,
+) -> Manifest:
     """
     Read a manifest that nobody has vouched for.
 
     Args:
         content: The file's bytes, at most `MAXIMUM_MANIFEST_BYTES`.
         path: Named in errors.
+        keys: If there are any, one of them must have signed it.
         migrations: The steps that bring older schemas to this one.
 
     Raises:
-        FormatError: Kind ``manifest.newer-schema``: written by a newer perdure; ``schema.no-migration``: too old.
-        CorruptionError: Kind ``manifest.malformed``: not a manifest, or one that lies about its files.
+        FormatError: Kind ``manifest.newer-schema``: written by a newer perdure; ``schema.no-migration``: too old;
+            ``manifest.unsigned``: it lacks a signature by one of the keys.
+        CorruptionError: Kind ``manifest.malformed``: not a manifest, or one that lies about its files;
+            ``manifest.forged``: signed with something else than the key that it names.
     """
-    if len(content) > MAXIMUM_MANIFEST_BYTES:
-        raise _malformed(path, f"it has more than {MAXIMUM_MANIFEST_BYTES} bytes")
-    # Before the version is believed: a single damaged bit in it would otherwise look like the work of a newer perdure.
-    document = unseal(content)
-    if document is None:
-        raise _malformed(path, "its bytes are not those that were sealed")
+    envelope = open_envelope(content, path)
+    _check_trust(keys.judge(envelope.signature, envelope.document), path)
+    if envelope.schema_version > SCHEMA_VERSION:
+        raise _newer(envelope.schema_version, path)
     try:
-        version = msgspec.json.decode(document, type=_SchemaOnly).schema_version
-        if version > SCHEMA_VERSION:
-            raise _newer(version, path)
-        current = migrate(msgspec.json.decode(document, type=dict), version, SCHEMA_VERSION, migrations, path)
+        document = msgspec.json.decode(envelope.document, type=dict)
+        current = migrate(document, envelope.schema_version, SCHEMA_VERSION, migrations, path)
         manifest = msgspec.convert(current, Manifest)
     except (msgspec.DecodeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
     _check(manifest, path)
     return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A manifest of any schema version whose seal is whole, and nothing else known of it."""
+
+    schema_version: int
+    signature: Signature | None
+    document: bytes
+    """What was signed."""
+
+
+def open_envelope(content: bytes, path: str) -> Envelope:
+    """
+    Break the seal of a manifest.
+
+    Raises:
+        CorruptionError: Kind ``manifest.malformed``.
+    """
+    if len(content) > MAXIMUM_MANIFEST_BYTES:
+        raise _malformed(path, f"it has more than {MAXIMUM_MANIFEST_BYTES} bytes")
+    # Before the version is believed: a single damaged bit in it would otherwise look like the work of a newer perdure.
+    sealed = unseal(content)
+    if sealed is None:
+        raise _malformed(path, "its bytes are not those that were sealed")
+    signature, document = split_signature(sealed)
+    try:
+        return Envelope(msgspec.json.decode(document, type=_SchemaOnly).schema_version, signature, document)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _malformed(path, str(error)) from error
 
 
 def _newer(version: int, path: str) -> FormatError:
@@ -183,6 +223,24 @@ def _newer(version: int, path: str) -> FormatError:
         schema_version=version,
         supported_version=SCHEMA_VERSION,
     )
+
+
+def _check_trust(trust: Trust, path: str) -> None:
+    if trust is Trust.FORGED:
+        raise CorruptionError(
+            f"cannot use manifest {path}: {trust.value}",
+            kind="manifest.forged",
+            hint="find out who can write to the run; an older checkpoint is used meanwhile",
+            path=path,
+        )
+    # Not for an older checkpoint to stand in: whoever sets a key on a run that has none would lose all it has.
+    if trust in (Trust.UNSIGNED, Trust.UNKNOWN_KEY):
+        raise FormatError(
+            f"cannot use manifest {path}: {trust.value}",
+            kind="manifest.unsigned",
+            hint="set the key it was signed with, or, if you know who wrote the run, `perdure migrate RUN --sign`",
+            path=path,
+        )
 
 
 class _SchemaOnly(msgspec.Struct):

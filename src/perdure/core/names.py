@@ -31,6 +31,8 @@ class Section(str, Enum):
     ENVIRONMENT = "env"
     EVALUATION = "eval"
     STATE = "state"
+    LEGACY = "legacy"
+    """Pickles, asked for by name."""
 
 
 def check_segment(value: str, what: str) -> str:

@@ -36,6 +36,7 @@ _STEP_OF = {
     Section.BUFFER: Step.REPLAY,
     Section.STATE: Step.COUNTERS,
     Section.EVALUATION: Step.COUNTERS,
+    Section.LEGACY: Step.COUNTERS,
     Section.ENVIRONMENT: Step.COUNTERS,
     Section.RNG: Step.GENERATORS,
 }

@@ -90,7 +90,7 @@ def publish_directory(files: Files, staging: Path, target: Path) -> None:
             files.sync_directory(staging.parent)
 
 
-def replace_file(files: Files, path: Path, content: bytes, temporary_name: str) -> None:
+def replace_file(files: Files, path: Path, content: bytes, temporary: Path) -> None:
     """
     Put a small file in the place of another, atomically and durably.
 
@@ -98,9 +98,8 @@ def replace_file(files: Files, path: Path, content: bytes, temporary_name: str) 
         files: The file system.
         path: The name that is to hold ``content``.
         content: All of it.
-        temporary_name: A name in the same directory that nothing reads and nobody else uses.
+        temporary: A path on the same file system that nothing reads and nobody else uses.
     """
-    temporary = path.with_name(temporary_name)
     with explained("replace", path), _removed_on_failure(files, temporary):
         write_file(files, temporary, len(content), [memoryview(content)])
         files.rename(temporary, path)

@@ -16,6 +16,8 @@ from perdure.inspection.cleanup import GcPlan, GcResult, PlanRow
 from perdure.inspection.documents import Document
 from perdure.inspection.listing import CheckpointDetail, CheckpointSummary, ComponentSummary, RunListing
 from perdure.inspection.presence import MemberSeen, RestoreBegun, WriterSeen
+from perdure.inspection.renewal import Renewal, RenewalPlan, RenewalRow
+from perdure.inspection.repair import Repair, RepairPlan, RepairResult, RepairRow
 from perdure.inspection.status import RunStatus
 from perdure.inspection.stores import run_names
 from perdure.inspection.summary import RunSummary, runs
@@ -35,6 +37,13 @@ __all__ = [
     "MemberSeen",
     "OnProgress",
     "PlanRow",
+    "Renewal",
+    "RenewalPlan",
+    "RenewalRow",
+    "Repair",
+    "RepairPlan",
+    "RepairResult",
+    "RepairRow",
     "RestoreBegun",
     "RunListing",
     "RunStatus",

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from perdure.core.retention import KeepPolicy, merge_reasons, plan_retention
 from perdure.errors import ConflictError, StoreError
-from perdure.files.door import Files
 from perdure.inspection.documents import Document, age_seconds
 from perdure.inspection.space import freed_bytes, look_at_files
 from perdure.inspection.verification import Level, OnProgress, check_all
@@ -77,7 +76,7 @@ class InUse:
 
 
 def plan(
-    files: Files,
+    store: Store,
     run: str,
     checkpoints: Sequence[Checkpoint],
     policy: KeepPolicy | None,
@@ -94,13 +93,13 @@ def plan(
     """
     reasons = reasons_to_keep(checkpoints, policy, in_use)
     if len(reasons) < len(checkpoints):
-        whole = _newest_whole(files, checkpoints, on_progress)
+        whole = _newest_whole(store, checkpoints, on_progress)
         if whole is None:
             reasons = merge_reasons([reasons, {each.manifest.id: "nothing is whole" for each in checkpoints}])
         elif whole is not checkpoints[0]:
             reasons = merge_reasons([reasons, {whole.manifest.id: "newest whole"}])
     rows = tuple(_row(checkpoint, reasons.get(checkpoint.manifest.id), wall_seconds) for checkpoint in checkpoints)
-    gone = [look_at_files(files, each) for each in checkpoints if each.manifest.id not in reasons]
+    gone = [look_at_files(store.files, each) for each in checkpoints if each.manifest.id not in reasons]
     return GcPlan(run, policy_text, rows, freed_bytes(gone))
 
 
@@ -118,9 +117,9 @@ def pins_by_id(pins: Mapping[str, str]) -> dict[str, str]:
     return merge_reasons([{checkpoint: name} for name, checkpoint in sorted(pins.items())])
 
 
-def _newest_whole(files: Files, checkpoints: Sequence[Checkpoint], on_progress: OnProgress) -> Checkpoint | None:
+def _newest_whole(store: Store, checkpoints: Sequence[Checkpoint], on_progress: OnProgress) -> Checkpoint | None:
     for checkpoint in checkpoints:
-        found, _, _ = check_all(files, [checkpoint], Level.HASH, on_progress)
+        found, _, _ = check_all(store, [checkpoint], Level.HASH, on_progress)
         if found and found[0].restores:
             return checkpoint
     return None

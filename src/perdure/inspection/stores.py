@@ -7,6 +7,7 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
+from perdure.core.keys import Keyring
 from perdure.core.names import check_segment
 from perdure.errors import NotFoundError
 from perdure.files.door import Files, explained
@@ -35,7 +36,7 @@ def run_names(files: Files, root: Path) -> list[str]:
         return [name for name in files.names(root) if _is_run(files, root / name)]
 
 
-def open_run(files: Files, root: Path, run: str, new_id: Callable[[], str]) -> Store:
+def open_run(files: Files, root: Path, run: str, new_id: Callable[[], str], keys: Keyring) -> Store:
     """
     Return the store of an existing run.
 
@@ -48,7 +49,7 @@ def open_run(files: Files, root: Path, run: str, new_id: Callable[[], str]) -> S
     names = run_names(files, root)
     if run not in names:
         raise _no_run(root, check_segment(run, "run name"), names)
-    store = Store(root / run, files, new_id)
+    store = Store(root / run, files, new_id, keys)
     with explained("read", store.directory):
         store.identity()
     return store

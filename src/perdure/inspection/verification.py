@@ -19,8 +19,9 @@ from perdure.files.door import Files, explained
 from perdure.files.reading import damaged, open_checked
 from perdure.files.writing import STRIDE_BYTES
 from perdure.inspection.documents import Document
+from perdure.inspection.readability import unreadable
 from perdure.inspection.space import FileOnDisk, Inode, inodes, look_at_files
-from perdure.store.store import Checkpoint, Damage
+from perdure.store.store import Checkpoint, Damage, Store
 
 OnProgress = Callable[[int, int], None]
 """Told the bytes checked so far and the bytes to check in all."""
@@ -35,6 +36,8 @@ class Level(str, Enum):
     """Every file is there and has its length."""
     HASH = "hash"
     """Every byte is the one that was committed."""
+    LOAD = "load"
+    """Every component can be read: what a restore would find in its files has its form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class VerifyReport(Document):
     files_checked: int
     """Different files; names of the same file count once."""
     bytes_checked: int
-    """Their size. Only at level ``hash`` have they been read."""
+    """Their size. They have been read from level ``hash`` on."""
     seconds: float
 
     @property
@@ -100,7 +103,7 @@ def directory_damages(files: Files, damages: Sequence[Damage]) -> tuple[Director
 
 
 def check_all(
-    files: Files, checkpoints: Sequence[Checkpoint], level: Level, on_progress: OnProgress
+    store: Store, checkpoints: Sequence[Checkpoint], level: Level, on_progress: OnProgress
 ) -> tuple[list[CheckpointCheck], int, int]:
     """
     Check checkpoints, in their order.
@@ -111,16 +114,19 @@ def check_all(
     Raises:
         StoreError: The file system refuses to say.
     """
+    files = store.files
     if level is Level.META:
         return [_checked(checkpoint, {}) for checkpoint in checkpoints], 0, 0
     looks = [look_at_files(files, checkpoint) for checkpoint in checkpoints]
     different = inodes([look for some in looks for look in some])
-    reader = _Reader(files, sum(different.values()), on_progress, is_deep=level is Level.HASH)
+    reader = _Reader(files, sum(different.values()), on_progress, is_deep=level in (Level.HASH, Level.LOAD))
     found = []
     for checkpoint, some in zip(checkpoints, looks, strict=True):
         problems = {
             look.entry.path: problem for look in some if (problem := look.problem or reader.check(checkpoint, look))
         }
+        if level is Level.LOAD and not problems:
+            problems = unreadable(store, checkpoint)
         if not problems or files.status(checkpoint.directory) is not None:
             found.append(_checked(checkpoint, problems))
     return found, len(different), sum(different.values())

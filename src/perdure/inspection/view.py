@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from perdure.core.keeping import keep_text, parse_keep
+from perdure.core.keys import Keyring
 from perdure.core.manifest import Manifest, short_id
 from perdure.core.retention import KeepPolicy
 from perdure.core.selectors import select
-from perdure.errors import CorruptionError, NotFoundError, NothingRestorableError
+from perdure.errors import CorruptionError, LeaseHeldError, NotFoundError, NothingRestorableError, PerdureError
 from perdure.files.door import Files, explained
-from perdure.inspection import cleanup
+from perdure.inspection import cleanup, renewal, repair
 from perdure.inspection.cleanup import GcPlan, GcResult, InUse, reasons_to_keep
 from perdure.inspection.documents import rfc3339
 from perdure.inspection.listing import CheckpointDetail, CheckpointSummary, RunListing, component_summaries, summaries
 from perdure.inspection.presence import look_around
+from perdure.inspection.renewal import RenewalPlan
+from perdure.inspection.repair import RepairPlan, RepairResult, place_of
 from perdure.inspection.status import RunStatus, describe_run
 from perdure.inspection.stores import open_run
 from perdure.inspection.verification import Level, OnProgress, VerifyReport, check_all, directory_damages
+from perdure.store.keyfile import environment_keys
 from perdure.store.layout import META_FILE
 from perdure.store.store import Checkpoint, Damage
 
@@ -36,7 +41,7 @@ def _tell_nobody(_done_bytes: int, _total_bytes: int) -> None:
 
 class RunView:
     """
-    One run, from outside. All but `execute`, `pin` and `unpin` only read, and nothing takes the run's lease.
+    One run, from outside. Only what executes a plan, pins or records writes, and nothing takes the run's lease.
 
     Args:
         root: The store.
@@ -45,6 +50,7 @@ class RunView:
         wall_seconds: Seconds since the epoch, for ages.
         clock_seconds: Monotonic seconds, for durations.
         new_id: Gives 32 random hex digits.
+        keys: What manifests must be signed with; by default those that ``PERDURE_KEY_FILE`` names.
 
     Raises:
         NotFoundError: Kind ``store.not-found`` or ``run.not-found``.
@@ -61,12 +67,14 @@ class RunView:
         wall_seconds: Callable[[], float] = time.time,
         clock_seconds: Callable[[], float] = time.monotonic,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        keys: Keyring | None = None,
     ) -> None:
         self.run = run
         self._files = files or Files()
         self._wall_seconds = wall_seconds
         self._clock_seconds = clock_seconds
-        self._store = open_run(self._files, Path(root), run, new_id)
+        known = environment_keys(self._files, os.environ) if keys is None else keys
+        self._store = open_run(self._files, Path(root), run, new_id, known)
         self.directory = self._store.directory
 
     def listing(self) -> RunListing:
@@ -147,7 +155,7 @@ class RunView:
                 hint=f"`perdure status {self.run}` shows what the run is doing",
                 name=self.run,
             )
-        checks, file_count, byte_count = check_all(self._files, chosen, level, on_progress)
+        checks, file_count, byte_count = check_all(self._store, chosen, level, on_progress)
         seconds = self._clock_seconds() - began
         return VerifyReport(self.run, self.directory, level, tuple(checks), damaged, file_count, byte_count, seconds)
 
@@ -184,7 +192,7 @@ class RunView:
         chosen = policy if policy is not None else self._recorded_policy()
         text = keep_text(chosen) if chosen is not None else None
         found, now = self._scan()[0], self._wall_seconds()
-        return cleanup.plan(self._files, self.run, found, chosen, text, self._in_use(), now, on_progress)
+        return cleanup.plan(self._store, self.run, found, chosen, text, self._in_use(), now, on_progress)
 
     def execute(self, plan: GcPlan) -> GcResult:
         """
@@ -196,6 +204,78 @@ class RunView:
         """
         with explained("clean up", self.directory):
             return cleanup.execute(self._store, plan, self._in_use(), rfc3339(self._wall_seconds()))
+
+    def plan_renewal(self, *, trust_unsigned: bool = False) -> RenewalPlan:
+        """
+        Plan to bring manifests to the current schema and under the current key; reads only.
+
+        Args:
+            trust_unsigned: Whether manifests that no known key has signed are to be signed.
+        """
+        with explained("read", self._store.snapshots):
+            return renewal.plan_renewal(self._store, self.run, trust_unsigned=trust_unsigned)
+
+    def execute_renewal(self, plan: RenewalPlan) -> dict[str, PerdureError]:
+        """
+        Carry out a plan of `plan_renewal`; a crash leaves each manifest as it was or renewed.
+
+        Returns:
+            Why a manifest could not be renewed after all, by its directory's name.
+
+        Raises:
+            LeaseHeldError: Kind ``run.at-work``: a process is writing to the run.
+            StoreError: The disk refuses; what was renewed before stays so.
+        """
+        self._require_nobody("migrate")
+        return renewal.execute_renewal(self._store, plan)
+
+    def plan_repair(self, others: Sequence[Path] = (), on_progress: OnProgress = _tell_nobody) -> RepairPlan:
+        """
+        Look for damage, and for whole copies of what is damaged; reads only.
+
+        Args:
+            others: Other places of the run, such as a backup: the run's directory there, or one that holds it.
+            on_progress: Told the bytes checked so far and the bytes to check.
+
+        Raises:
+            NotFoundError: Kind ``run.not-found``: one of the places does not hold the run.
+        """
+        places = [place_of(self.run, Path(other)) for other in others]
+        with explained("read", self._store.snapshots):
+            return repair.plan_repair(self._store, self.run, places, on_progress)
+
+    def execute_repair(self, plan: RepairPlan) -> RepairResult:
+        """
+        Carry out a plan of `plan_repair`; after a crash, plan and do it again.
+
+        Raises:
+            LeaseHeldError: Kind ``run.at-work``: a process is writing to the run.
+            CorruptionError: A copy is not whole any more; what was mended before stays so.
+            StoreError: The disk refuses.
+        """
+        self._require_nobody("repair")
+        return repair.execute_repair(self._store, plan, lambda: rfc3339(self._wall_seconds()))
+
+    def record(self, event: str, **fields: Any) -> None:
+        """
+        Add a line to the run's history.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        self._store.events.append({"at": rfc3339(self._wall_seconds()), "event": event, **fields})
+
+    def _require_nobody(self, what: str) -> None:
+        with explained("look at", self.directory):
+            around = look_around(self._files, self._store)
+        if around.has_writer:
+            owner = around.writer.owner if around.writer else around.supervisor_pid or "somebody"
+            raise LeaseHeldError(
+                f"cannot {what} run {self.run}: {owner} is at work on it",
+                kind="run.at-work",
+                hint=f"stop it first (`perdure status {self.run}` shows what is running)",
+                owner=owner,
+            )
 
     def pins(self) -> dict[str, str]:
         """Return checkpoint ids by pin name."""

@@ -62,7 +62,7 @@ class ProgressFile:
         with explained("remove", temporary):
             if self._files.status(temporary) is not None:  # from an attempt that died while it wrote
                 self._files.unlink(temporary)
-        replace_file(self._files, self._path, content, temporary.name)
+        replace_file(self._files, self._path, content, temporary)
 
     def remove(self) -> None:
         """The restore is complete: forget it."""

@@ -18,8 +18,10 @@ from typing import Any
 import msgspec
 
 from perdure.core.component import ContentPart, LinkPart, Part
+from perdure.core.keys import Keyring
 from perdure.core.manifest import (
     MAXIMUM_MANIFEST_BYTES,
+    NO_KEYS,
     SCHEMA_VERSION,
     FileEntry,
     Manifest,
@@ -100,14 +102,16 @@ class Store:
         directory: The run's directory.
         files: The file system.
         new_id: Gives 32 random hex digits.
+        keys: What manifests are signed with, and must be signed with to be read.
     """
 
-    def __init__(self, directory: Path, files: Files, new_id: Callable[[], str]) -> None:
+    def __init__(self, directory: Path, files: Files, new_id: Callable[[], str], keys: Keyring = NO_KEYS) -> None:
         self.directory = directory
         self.files = files
+        self.keys = keys
         self.events = Log(files, directory / EVENTS_FILE)
         self.metrics = Log(files, directory / METRICS_FILE)
-        self._new_id = new_id
+        self.new_id = new_id
 
     @property
     def snapshots(self) -> Path:
@@ -204,7 +208,7 @@ class Store:
             return
         # Also if it says so already: that may be what a failed or killed save left, and not durable.
         content = f"{SNAPSHOTS}/{found[0].directory.name}"
-        replace_symlink(self.files, self.directory / LATEST, content, f"{TEMPORARY_PREFIX}{self._new_id()}")
+        replace_symlink(self.files, self.directory / LATEST, content, f"{TEMPORARY_PREFIX}{self.new_id()}")
 
     def _forget_latest(self, directory: Path) -> None:
         """Let ``latest`` not name a checkpoint that is no more."""
@@ -257,6 +261,16 @@ class Store:
         return found, broken
 
     def _read_manifest(self, directory: Path) -> Manifest:
+        return manifest_of(directory, self.read_manifest(directory), self.keys)
+
+    def read_manifest(self, directory: Path) -> bytes:
+        """
+        Read what the manifest of a directory under ``snapshots/`` holds, whoever wrote it.
+
+        Raises:
+            CorruptionError: There is none that could be a checkpoint's.
+            StoreError: It cannot be read.
+        """
         parsed = parse_checkpoint_directory_name(directory.name)
         if parsed is None:
             raise damaged(directory, "its name is not that of a checkpoint", "step-…", directory.name)
@@ -267,11 +281,7 @@ class Store:
         content = read_small(self.files, directory, MANIFEST_FILE, MAXIMUM_MANIFEST_BYTES)
         if content is None:
             raise damaged(directory, "it has no manifest", MANIFEST_FILE, "nothing")
-        manifest = decode_manifest(content, str(directory / MANIFEST_FILE))
-        if directory.name != checkpoint_directory_name(manifest.global_step, manifest.id):
-            actual = checkpoint_directory_name(manifest.global_step, manifest.id)
-            raise damaged(directory, "its manifest belongs to another directory", directory.name, actual)
-        return manifest
+        return content
 
     def read(self, checkpoint: Checkpoint, path: str) -> memoryview:
         """
@@ -332,7 +342,7 @@ class Store:
             folders = make_folders(self.files, staging, [part.path for part in parts])
             entries = tuple(self._place(staging, part) for part in parts)
             sync_folders(self.files, staging, folders)
-            manifest, content = _checked(msgspec.structs.replace(draft, files=entries), staging)
+            manifest, content = checked_manifest(msgspec.structs.replace(draft, files=entries), staging, self.keys)
             # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
             write_file(self.files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
             # Protects the manifest's name within the directory.
@@ -413,7 +423,7 @@ class Store:
 
     def quarantine(self, directory: Path, reason: str, at: str) -> Path:
         """Put a directory that must not be used aside, with the reason beside it; returns where it went."""
-        target = self.directory / QUARANTINE / f"{directory.name}-{self._new_id()[:8]}"
+        target = self.directory / QUARANTINE / f"{directory.name}-{self.new_id()[:8]}"
         note = {"directory": directory.name, "reason": reason, "at": at}
         self._replace_json(target.with_suffix(".json"), note)
         publish_directory(self.files, directory, target)
@@ -516,16 +526,31 @@ class Store:
 
     def _replace_json(self, path: Path, value: Mapping[str, Any]) -> None:
         content = seal(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
-        replace_file(self.files, path, content, f"{TEMPORARY_PREFIX}{self._new_id()}")
+        replace_file(self.files, path, content, path.with_name(f"{TEMPORARY_PREFIX}{self.new_id()}"))
 
 
-def _checked(manifest: Manifest, directory: Path) -> tuple[Manifest, bytes]:
+def manifest_of(directory: Path, content: bytes, keys: Keyring) -> Manifest:
+    """
+    Decode the manifest of a directory and check that it is that directory's.
+
+    Raises:
+        CorruptionError: It is not, or no manifest at all.
+        FormatError: It is of a newer schema, or lacks a signature by one of ``keys``.
+    """
+    manifest = decode_manifest(content, str(directory / MANIFEST_FILE), keys)
+    if directory.name != checkpoint_directory_name(manifest.global_step, manifest.id):
+        actual = checkpoint_directory_name(manifest.global_step, manifest.id)
+        raise damaged(directory, "its manifest belongs to another directory", directory.name, actual)
+    return manifest
+
+
+def checked_manifest(manifest: Manifest, directory: Path, keys: Keyring) -> tuple[Manifest, bytes]:
     """Encode a manifest, and read it as any reader will: one that would be refused later is refused now."""
-    content = encode_manifest(manifest)
+    content = encode_manifest(manifest, keys)
     try:
         if parse_checkpoint_directory_name(directory.name) is None:
             raise damaged(directory, "its name is not that of a checkpoint", "step-…", directory.name)
-        return decode_manifest(content, MANIFEST_FILE), content
+        return decode_manifest(content, MANIFEST_FILE, keys), content
     except CorruptionError as error:
         raise InvalidInputError(
             f"cannot save {directory.name}: no reader would accept its manifest ({error.message})",

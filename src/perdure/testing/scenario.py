@@ -7,6 +7,7 @@ Contents are made from names, so that any process can say what must be found wit
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from perdure.core.names import checkpoint_directory_name
 from perdure.core.retention import KeepPolicy, plan_retention
 from perdure.files.door import Files
 from perdure.store.layout import SNAPSHOTS
+from perdure.store.mending import renew_manifest, replace_content, replace_manifest
 from perdure.store.store import Checkpoint, Store
 from perdure.testing.promises import Event, Value, fingerprint
 
@@ -168,6 +170,19 @@ class Scenario:
             self.store.quarantine(checkpoint.directory, reason, CREATED_AT)
             for subject, value in subjects.items():
                 self._done(subject, value)
+
+    def mend(self, checkpoint: Checkpoint, path: str) -> None:
+        """Replace a file of a checkpoint, and its manifest, by equal copies from elsewhere: nothing changes."""
+        with tempfile.TemporaryDirectory() as elsewhere:
+            entry = next(entry for entry in checkpoint.manifest.files if entry.path == path)
+            copy = Path(elsewhere) / "copy"
+            copy.write_bytes(self.store.read(checkpoint, path))
+            replace_content(self.store, checkpoint, entry, copy)
+        replace_manifest(self.store, checkpoint.directory, self.store.read_manifest(checkpoint.directory))
+
+    def renew(self, checkpoint: Checkpoint) -> None:
+        """Rewrite a checkpoint's manifest: it says the same."""
+        renew_manifest(self.store, checkpoint.directory, trust_unsigned=False)
 
     def pin(self, checkpoint: Checkpoint, name: str) -> None:
         """Pin a checkpoint."""

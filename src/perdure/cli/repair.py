@@ -1,0 +1,98 @@
+"""``perdure repair``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from perdure.cli.choosing import choose_run
+from perdure.cli.confirming import DRY_RUN, YES, is_confirmed
+from perdure.cli.exits import Exit
+from perdure.cli.progress import progress
+from perdure.cli.text import Word, count_text
+from perdure.cli.verb import RUN, Context, Verb, argument
+from perdure.inspection import Repair, RepairPlan, RepairResult
+from perdure.inspection.verification import in_brief
+
+
+def _execute(arguments: Namespace, context: Context) -> int:
+    view = choose_run(context, arguments.run)
+    output = context.output
+    with progress(output, "verifying") as on_progress:
+        plan = view.plan_repair(arguments.copies or (), on_progress)
+    if not output.manner.quiet:
+        _print_plan(plan, context)
+    output.flush()
+    if arguments.dry_run or not plan.rows:
+        output.document({**plan.to_json(), "dry_run": arguments.dry_run, "mended": [], "put_aside": {}})
+        return _judge(plan)
+    what = count_text(len(plan.rows), "damaged checkpoint")
+    if not arguments.yes and not is_confirmed(context, f"repair {what}", f"run {plan.run}"):
+        output.note("nothing was changed")
+        return Exit.FAILURE
+    result = view.execute_repair(plan)
+    output.document({**plan.to_json(), "dry_run": False, **result.to_json()})
+    _print_result(result, context)
+    return Exit.OK if plan.is_mendable else _judge(plan)
+
+
+def _judge(plan: RepairPlan) -> Exit:
+    if not plan.rows:
+        return Exit.OK
+    restores = plan.whole > 0 or any(row.action is Repair.MEND for row in plan.rows)
+    return Exit.DEGRADED if restores else Exit.DAMAGED
+
+
+def _print_plan(plan: RepairPlan, context: Context) -> None:
+    output = context.output
+    if not plan.rows:
+        output.line(f"nothing to repair: {count_text(plan.whole, 'checkpoint')}, all whole")
+        return
+    for row in plan.rows:
+        colour = "yellow" if row.action is Repair.MEND else "red"
+        output.line(f"{row.directory}  ", Word(row.action.value, colour))
+        for problem in row.problems:
+            output.line(f"  {in_brief(problem, plan.directory / 'snapshots' / row.directory)}")
+        for path, source in row.sources.items():
+            output.line(f"  {path}  from {source}")
+        for path in row.lost:
+            output.line(f"  {path}  has no whole copy")
+    if not plan.is_mendable:
+        output.note("if there is a backup of the run, name it with --from DIR")
+
+
+def _print_result(result: RepairResult, context: Context) -> None:
+    output = context.output
+    if output.manner.quiet:
+        for name in result.mended:
+            output.line(name)
+        return
+    output.line(f"mended {count_text(len(result.mended), 'checkpoint')} of run {result.run}")
+    for name, path in result.put_aside.items():
+        output.line(f"put {name} aside: {path}")
+    output.note(f"check it: perdure verify {result.run} --level load")
+
+
+VERB = Verb(
+    description=(
+        "Put right what is damaged. Every checkpoint is read first; a damaged or missing file is replaced by a "
+        "copy with the committed digest, from another checkpoint of the run, from one that was put aside, or "
+        "from another place that holds the run. A checkpoint that cannot be mended is put aside, whole as it "
+        "lies, so that nothing trips over it. The plan comes first; on a terminal you are asked, elsewhere --yes "
+        "is needed. Not while the run trains."
+    ),
+    arguments=(
+        RUN,
+        argument(
+            "--from",
+            dest="copies",
+            action="append",
+            metavar="DIR",
+            help="another place that holds the run, such as a backup; may be given several times",
+        ),
+        DRY_RUN,
+        YES,
+    ),
+    exits=(Exit.DEGRADED, Exit.DAMAGED, Exit.NOT_FOUND, Exit.HELD),
+    execute=_execute,
+    examples=("perdure repair ppo-ant --dry-run", "perdure repair ppo-ant --from /backup/runs --yes"),
+)
