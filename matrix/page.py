@@ -51,13 +51,13 @@ def renewed(page: str, rows: list[dict[str, Any]]) -> str:
     """The page with its tables made anew."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables(rows)}\n{END}{after}"
+    return "\n\n".join([f"{before}{BEGIN}", *sections(rows), f"{END}{after}"])
 
 
-def tables(rows: list[dict[str, Any]]) -> str:
+def sections(rows: list[dict[str, Any]]) -> list[str]:
     """A section for each framework: its rows, what is saved and what is not."""
     frameworks = sorted({row["framework"] for row in rows})
-    return "\n".join(_section(name, [row for row in rows if row["framework"] == name]) for name in frameworks)
+    return [_section(name, [row for row in rows if row["framework"] == name]) for name in frameworks]
 
 
 def _section(name: str, rows: list[dict[str, Any]]) -> str:
@@ -66,7 +66,7 @@ def _section(name: str, rows: list[dict[str, Any]]) -> str:
     lost = dict(_not_saved(name))
     if lost:
         lines += ["", "Not saved:", "", *(f"- {what}: {why}" for what, why in lost.items())]
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def _versions(rows: list[dict[str, Any]]) -> str:
