@@ -6,13 +6,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench soak clean
+.PHONY: help demo test check format bench matrix soak clean
 
 help:
 	@echo "make demo    watch a distributed training lose its learner, an actor and its newest checkpoint, and go on"
 	@echo "make test    run all tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure against the peers that are installed"
+	@echo "make matrix  resume every algorithm and environment of every framework, and compare bit for bit"
 	@echo "make soak    the long form of the durability proof"
 
 # Torch goes in first and alone: any other package would pull another build of it.
@@ -47,6 +48,10 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks all
+
+# Rows of frameworks that are not installed are left as they are. MATRIX_ARGUMENTS='--trial kill DQN' runs a part.
+matrix: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m matrix --write $(MATRIX_ARGUMENTS)
 
 soak: $(VENV)/.dev
 	PERDURE_TEST_PROFILE=soak $(BIN)/python -m pytest tests/durability $(PYTEST_ARGUMENTS)

@@ -1,0 +1,1 @@
+"""The frameworks, a module each; see `matrix.row`."""
