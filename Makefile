@@ -34,7 +34,7 @@ demo: $(VENV)/.demo
 	$(BIN)/perdure demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGUMENTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
