@@ -49,11 +49,12 @@ def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of ev
     damage = _collect(explore_damage)
     kills = [_rounds("--rounds", str(effort.kills), "--life", life) for life in ("store", "run")]
     cuts = [_rounds("--rounds", str(effort.cuts), "--on", system) for system in FILE_SYSTEMS if _can_cut(system)]
+    clones = [_rounds("--rounds", str(effort.cuts // 5), "--on", "btrfs")] if _can_cut("btrfs") else []
     controls = [
         _command("-m", "tests.durability.controls", "--on", system) for system in FILE_SYSTEMS if _can_cut(system)
     ]
     planted = _find_planted()
-    broken = [states, calls, damage, *kills, *cuts]
+    broken = [states, calls, damage, *kills, *cuts, *clones]
     violations = sum(len(each["violations"]) for each in broken)
     return {
         "benchmark": "durability",
@@ -61,6 +62,7 @@ def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of ev
         "figures": [
             figure("F9 states after a power cut", states["cases"], f">={share * 20_000:.0f}", states),
             figure("F9 power cuts", _total(cuts, "ends"), f">={share * 2_000:.0f}", {"rounds": cuts}),
+            figure("durability.clones of btrfs", _total(clones, "ends"), f">={share * 200:.0f}", {"rounds": clones}),
             figure("F8 damaged files noticed", _noticed(damage), ">=1", damage),
             figure("F8 damaged files", damage["cases"], ">=10000", damage),
             figure("durability.failed calls", calls["cases"], ">=1", calls),

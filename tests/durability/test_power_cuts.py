@@ -53,6 +53,14 @@ def test_a_run_goes_on_from_what_it_acknowledged_when_the_power_is_cut(file_syst
     assert outcome["ends"] == rounds
 
 
+def test_nothing_acknowledged_is_lost_when_what_btrfs_held_in_memory_is():
+    """The same on a file system without a request to shut down, by clones of its image at the moment of the cut."""
+    rounds = current_profile().cuts // 5
+    outcome = _run(["-m", "perdure.testing.rounds", "--rounds", str(rounds)], "btrfs")
+    assert outcome["violations"] == []
+    assert outcome["ends"] == rounds
+
+
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
 def test_the_harness_catches_every_other_writer_losing_an_acknowledged_save(file_system):
     """torch.save, safetensors, torch DCP, and Orbax where it is installed, lose a save that they reported as done."""

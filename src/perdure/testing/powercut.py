@@ -29,7 +29,9 @@ _LO_FLAGS_AUTOCLEAR = 4
 _CLONE_NEWNS = 0x20000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 
-IMAGE_BYTES = {"ext4": 96 * 2**20, "xfs": 320 * 2**20}
+_FICLONE = 0x40049409
+
+IMAGE_BYTES = {"ext4": 96 * 2**20, "xfs": 320 * 2**20, "btrfs": 256 * 2**20}
 """Smallest comfortable size of an image, by file system; only what is written costs memory."""
 
 
@@ -53,26 +55,55 @@ def what_is_missing(kind: str) -> str:
     return ""
 
 
+def attach(image: int) -> tuple[str, int]:
+    """
+    Make a block device of a file.
+
+    Returns:
+        The device's path and an open descriptor of it, owned by the caller; the device goes when all are closed.
+    """
+    control = os.open("/dev/loop-control", os.O_RDWR)
+    try:
+        # Another process may take the free device first; then the next one is asked for.
+        for _ in range(32):
+            device = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
+            loop = os.open(device, os.O_RDWR)
+            try:
+                fcntl.ioctl(loop, _LOOP_SET_FD, image)
+            except OSError:
+                os.close(loop)
+                continue
+            # struct loop_info64: flags are the 14th 32-bit word.
+            info = struct.pack("=14I", *[0] * 13, _LO_FLAGS_AUTOCLEAR).ljust(232, b"\0")
+            fcntl.ioctl(loop, _LOOP_SET_STATUS64, info)
+            return device, loop
+        raise OSError("no loop device can be had")
+    finally:
+        os.close(control)
+
+
 class LoopFileSystem:
     """
     A mounted file system in memory; a context manager. The whole process moves to a mount namespace of its own.
 
     Args:
         kind: ``ext4`` or ``xfs``.
+        image_bytes: Size of the image; the smallest comfortable one if not given.
 
     Raises:
         MissingDependencyError: Kind ``powercut.unavailable``.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, image_bytes: int | None = None) -> None:
         missing = what_is_missing(kind)
         if missing:
             raise MissingDependencyError(
                 f"cannot cut the power of an {kind} file system: {missing}",
                 kind="powercut.unavailable",
-                hint="run as root on a Linux machine with loop devices, e2fsprogs and xfsprogs",
+                hint="run as root on a Linux machine with loop devices, e2fsprogs, xfsprogs and btrfs-progs",
             )
         self._kind = kind
+        self._image_bytes = image_bytes or IMAGE_BYTES[kind]
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._mounted = False
         self._device = ""
@@ -99,26 +130,10 @@ class LoopFileSystem:
 
     def _attach(self) -> None:
         image = os.memfd_create(f"perdure-{self._kind}")
-        os.truncate(image, IMAGE_BYTES[self._kind])
-        control = os.open("/dev/loop-control", os.O_RDWR)
+        os.truncate(image, self._image_bytes)
         try:
-            # Another process may take the free device first; then the next one is asked for.
-            for _ in range(32):
-                self._device = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
-                self._loop = os.open(self._device, os.O_RDWR)
-                try:
-                    fcntl.ioctl(self._loop, _LOOP_SET_FD, image)
-                except OSError:
-                    os.close(self._loop)
-                    self._loop = -1
-                    continue
-                # struct loop_info64: flags are the 14th 32-bit word.
-                info = struct.pack("=14I", *[0] * 13, _LO_FLAGS_AUTOCLEAR).ljust(232, b"\0")
-                fcntl.ioctl(self._loop, _LOOP_SET_STATUS64, info)
-                return
-            raise OSError("no loop device can be had")
+            self._device, self._loop = attach(image)
         finally:
-            os.close(control)
             os.close(image)
 
     def _detach(self) -> None:
@@ -154,3 +169,65 @@ class LoopFileSystem:
         if result != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
+
+
+class ClonedFileSystem(LoopFileSystem):
+    """
+    A file system that knows no shutdown request: its image is a file whose state at one moment is kept by a reflink.
+
+    The clone holds what the file system had written to its device by then, and nothing of what it still had in memory.
+    Processes must be gone, or do nothing any more, when the power is cut: their calls do not fail afterwards.
+
+    Args:
+        kind: Any that ``mkfs`` and the kernel know, such as ``btrfs``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        # Room for the image, its clone, and what changes meanwhile.
+        self._host = LoopFileSystem("xfs", 4 * self._image_bytes)
+
+    def __enter__(self) -> ClonedFileSystem:
+        self._host.__enter__()
+        try:
+            super().__enter__()
+        except BaseException:
+            self._host.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._host.__exit__()
+
+    @property
+    def _image(self) -> Path:
+        return self._host.path / "image"
+
+    def _attach(self) -> None:
+        image = os.open(self._image, os.O_RDWR | os.O_CREAT, 0o600)
+        os.truncate(image, self._image_bytes)
+        try:
+            self._device, self._loop = attach(image)
+        finally:
+            os.close(image)
+
+    def cut(self, how: Cut) -> None:
+        """Keep the state of this moment."""
+        del how
+        source = os.open(self._image, os.O_RDONLY)
+        clone = os.open(self._image.with_suffix(".clone"), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            fcntl.ioctl(clone, _FICLONE, source)
+        finally:
+            os.close(clone)
+            os.close(source)
+
+    def restore_power(self) -> None:
+        """Mount the state that was kept."""
+        self.unmount()
+        os.close(self._loop)
+        self._loop = -1
+        self._image.with_suffix(".clone").replace(self._image)
+        self._attach()
+        self.mount()

@@ -4,9 +4,10 @@ Rounds of life and sudden death, on a real file system and with real processes.
     python -m perdure.testing.rounds --on ext4 --rounds 1000
 
 In each round a fresh process looks at what the ones before it left, says what it finds, and goes on with the run until
-it is killed (``--on memory``, ``--on disk``) or the power is cut (``--on ext4``, ``--on xfs``; needs root). What was
-acknowledged must be found by the next. Half of the ends come at random moments, half at each change in turn that each
-act makes to the file system. Ends with a JSON object on standard output, and with status 1 if a promise was broken.
+it is killed (``--on memory``, ``--on disk``) or the power is cut (``--on ext4``, ``--on xfs``, ``--on btrfs``; needs
+root). What was acknowledged must be found by the next. Half of the ends come at random moments, half at each change in
+turn that each act makes to the file system. Ends with a JSON object on standard output, and with status 1 if a promise
+was broken.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any, NoReturn
 from perdure.errors import DeadlineError
 from perdure.testing.faults import KILL, Fault, before
 from perdure.testing.lives import LIVES, Life, Message, Point, Tell
-from perdure.testing.powercut import Cut, LoopFileSystem
+from perdure.testing.powercut import ClonedFileSystem, Cut, LoopFileSystem
 from perdure.testing.promises import Event, Promises
 
 DEADLINE_SECONDS = 60.0
@@ -122,9 +123,22 @@ class PowerCut(End):
         self._system.restore_power()
 
 
+class ClonedCut(PowerCut):
+    """The process ends, and what the file system still had in memory is lost."""
+
+    def come(self, process: int, how: Cut) -> None:
+        """End the process first: nothing that it is told afterwards may count."""
+        End.come(self, process, how)
+        self._system.cut(how)
+
+
 @contextmanager
 def place(where: str) -> Iterator[End]:
-    """A root to live on: ``memory`` or ``disk`` (processes are killed), ``ext4`` or ``xfs`` (the power is cut)."""
+    """A root to live on: ``memory`` or ``disk`` (processes are killed), ``ext4``, ``xfs`` or ``btrfs`` (power cut)."""
+    if where == "btrfs":
+        with ClonedFileSystem(where) as system:
+            yield ClonedCut(system)
+        return
     if where in ("ext4", "xfs"):
         with LoopFileSystem(where) as system:
             yield PowerCut(system)
@@ -290,7 +304,7 @@ class Rounds:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play rounds as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m perdure.testing.rounds", description=__doc__)
-    parser.add_argument("--on", choices=("memory", "disk", "ext4", "xfs"), default="memory")
+    parser.add_argument("--on", choices=("memory", "disk", "ext4", "xfs", "btrfs"), default="memory")
     parser.add_argument("--life", choices=sorted(LIVES), default="store")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
