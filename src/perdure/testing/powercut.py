@@ -116,7 +116,8 @@ class LoopFileSystem:
             self._check(self._libc.unshare(_CLONE_NEWNS))
             self._check(self._libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
             self._attach()
-            subprocess.run([f"mkfs.{self._kind}", "-q", self._device], check=True, timeout=60)  # noqa: S603 - no shell
+            command = [f"mkfs.{self._kind}", "-q", self._device]
+            subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)  # noqa: S603 - no shell
             self.mount()
         except BaseException:
             self._detach()
@@ -224,10 +225,14 @@ class ClonedFileSystem(LoopFileSystem):
             os.close(source)
 
     def restore_power(self) -> None:
-        """Mount the state that was kept."""
+        """Mount the state that was kept; as it is, if the power was not cut."""
+        clone = self._image.with_suffix(".clone")
+        if not clone.exists():
+            super().restore_power()
+            return
         self.unmount()
         os.close(self._loop)
         self._loop = -1
-        self._image.with_suffix(".clone").replace(self._image)
+        clone.replace(self._image)
         self._attach()
         self.mount()
