@@ -96,16 +96,16 @@ def look_around(files: Files, store: Store) -> Around:
         writer=writer,
         control_problem=problem,
         supervisor_pid=supervisor.content.decode("ascii", "replace") if supervisor.is_held else None,
-        restoring=_restores_begun(files, store),
-        staging=tuple(files.names(store.directory / STAGING)),
+        restoring=_restores_begun(store),
+        staging=tuple(store.names(store.directory / STAGING)),
         quarantined=tuple(store.quarantined()),
     )
 
 
-def _restores_begun(files: Files, store: Store) -> tuple[RestoreBegun, ...]:
+def _restores_begun(store: Store) -> tuple[RestoreBegun, ...]:
     progress = store.read_json(PROGRESS_FILE) or {}
     found = []
-    for name in files.names(store.directory):
+    for name in store.names(store.directory):
         marker = store.read_json(name) if name.startswith(RESTORING_PREFIX) else None
         if marker and isinstance(marker.get("checkpoint"), str):
             step = progress.get("step") if progress.get("checkpoint") == marker["checkpoint"] else None

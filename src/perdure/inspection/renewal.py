@@ -73,7 +73,7 @@ def plan_renewal(store: Store, run: str, *, trust_unsigned: bool) -> RenewalPlan
         StoreError: The run may not be read.
     """
     key = store.keys.keys[0].id if store.keys else None
-    names = store.files.names(store.snapshots)
+    names = store.names(store.snapshots)
     rows = tuple(_row(store, store.snapshots / name, key, trust_unsigned=trust_unsigned) for name in names)
     return RenewalPlan(run, SCHEMA_VERSION, key, trust_unsigned, rows)
 

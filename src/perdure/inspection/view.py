@@ -88,12 +88,14 @@ class RunView:
         found, damages = self._scan()
         policy, in_use = self._recorded_policy(), self._in_use()
         kept = reasons_to_keep(found, policy, in_use)
-        checkpoints = summaries(self._files, found, kept, in_use.pins, self._wall_seconds())
+        with explained("look at", self._store.snapshots):
+            checkpoints = summaries(self._files, found, kept, in_use.pins, self._wall_seconds())
+            damaged = directory_damages(self._files, damages)
         return RunListing(
             run=self.run,
             directory=self.directory,
             checkpoints=checkpoints,
-            damaged_directories=directory_damages(self._files, damages),
+            damaged_directories=damaged,
             keep=keep_text(policy) if policy is not None else None,
             size_bytes=sum(checkpoint.new_bytes for checkpoint in checkpoints),
             logical_bytes=sum(checkpoint.size_bytes for checkpoint in checkpoints),
@@ -147,7 +149,8 @@ class RunView:
         found, damages = self._scan()
         is_all = selector == "all"
         chosen = found if is_all else [self._select(selector, found)]
-        damaged = directory_damages(self._files, damages) if is_all else ()
+        with explained("look at", self._store.snapshots):
+            damaged = directory_damages(self._files, damages) if is_all else ()
         if not chosen and not damaged:
             raise NothingRestorableError(
                 f"cannot verify run {self.run}: it has no checkpoint",
@@ -155,7 +158,8 @@ class RunView:
                 hint=f"`perdure status {self.run}` shows what the run is doing",
                 name=self.run,
             )
-        checks, file_count, byte_count = check_all(self._store, chosen, level, on_progress)
+        with explained("look at", self._store.snapshots):
+            checks, file_count, byte_count = check_all(self._store, chosen, level, on_progress)
         seconds = self._clock_seconds() - began
         return VerifyReport(self.run, self.directory, level, tuple(checks), damaged, file_count, byte_count, seconds)
 
@@ -295,7 +299,9 @@ class RunView:
         """
         checkpoint = self._select(selector, self._scan()[0])
         self._store.pin(checkpoint, name)
-        if self._files.status(checkpoint.directory) is None:
+        with explained("look at", checkpoint.directory):
+            is_gone = self._files.status(checkpoint.directory) is None
+        if is_gone:
             self._store.unpin(name)
             raise _gone(checkpoint.manifest)
         return checkpoint.manifest.id

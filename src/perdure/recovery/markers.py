@@ -47,7 +47,7 @@ class Markers:
         """Note that the restore is complete; only the newest such marker is kept."""
         name = f"{_RESTORED}{checkpoint.directory.name}{_MARKER}"
         self._store.replace_json(name, {"checkpoint": checkpoint.manifest.id, "generation": generation})
-        for other in self._store.files.names(self._store.directory):
+        for other in self._store.names(self._store.directory):
             stale = other.startswith(_RESTORED) and other.endswith(_MARKER) and other != name
             if stale or other.startswith(_RESTORING) or other == PROGRESS_FILE:
                 self._store.remove_file(other)

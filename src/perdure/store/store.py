@@ -175,9 +175,9 @@ class Store:
 
         Only the run's writer may call this. Returns how many things were left.
         """
-        leftovers = [self.directory / STAGING / name for name in self._names(self.directory / STAGING)]
+        leftovers = [self.directory / STAGING / name for name in self.names(self.directory / STAGING)]
         for folder in (self.directory, self.directory / PINS, self.directory / QUARANTINE):
-            leftovers += [folder / name for name in self._names(folder) if name.startswith(TEMPORARY_PREFIX)]
+            leftovers += [folder / name for name in self.names(folder) if name.startswith(TEMPORARY_PREFIX)]
         if leftovers:
             # A removal may have been killed before its rename was durable. If the rename were lost and what is done
             # next were not, a checkpoint would be there again without its files.
@@ -215,7 +215,13 @@ class Store:
         if self.latest() == f"{SNAPSHOTS}/{directory.name}":
             self._point_latest()
 
-    def _names(self, folder: Path) -> list[str]:
+    def names(self, folder: Path) -> list[str]:
+        """
+        Names in a folder of the run, sorted; none if there is no such folder.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
         with explained("list", folder):
             return self.files.names(folder)
 
@@ -247,7 +253,7 @@ class Store:
         """
         found: list[Checkpoint] = []
         broken: list[Damage] = []
-        for name in self._names(self.snapshots):
+        for name in self.names(self.snapshots):
             directory = self.snapshots / name
             try:
                 found.append(Checkpoint(directory, self._read_manifest(directory)))
@@ -432,7 +438,7 @@ class Store:
 
     def quarantined(self) -> list[dict[str, Any]]:
         """The notes on what was put aside."""
-        names = [name for name in self._names(self.directory / QUARANTINE) if name.endswith(".json")]
+        names = [name for name in self.names(self.directory / QUARANTINE) if name.endswith(".json")]
         return [note for name in names if (note := self.read_json(f"{QUARANTINE}/{name}"))]
 
     # Pins
@@ -445,7 +451,7 @@ class Store:
             CorruptionError: Kind ``pin.damaged``: a pin cannot be read, so nobody knows what it protects.
         """
         found: dict[str, str] = {}
-        for name in self._names(self.directory / PINS):
+        for name in self.names(self.directory / PINS):
             if not name.endswith(".json"):
                 continue
             content = self.read_json(f"{PINS}/{name}")
