@@ -25,15 +25,23 @@ from perdure.core.manifest import Grade
 from perdure.core.names import Section
 from perdure.errors import FencedError, PerdureError, StoppedError
 from perdure.forking import fork
-from perdure.policies import Best, Every, EverySteps, Last, OnImprovement
+from perdure.policies import Adaptive, Best, Every, EverySteps, Last, OnImprovement
 from perdure.recovery.report import RestoreReport
 from perdure.replay import RingBuffer
-from perdure.run import Run, SaveBudgetWarning, SaveFailedWarning, open  # noqa: A004 - read as perdure.open
+from perdure.run import (
+    Run,
+    SaveBudgetWarning,
+    SaveFailedWarning,
+    SaveMemoryWarning,
+    SaveStalledWarning,
+    open,  # noqa: A004 - read as perdure.open
+)
 from perdure.surroundings import perdure_version
 
 __version__ = perdure_version()
 
 __all__ = [
+    "Adaptive",
     "Best",
     "ContentPart",
     "Every",
@@ -53,6 +61,8 @@ __all__ = [
     "SaveBudgetWarning",
     "SaveFailedWarning",
     "SaveHandle",
+    "SaveMemoryWarning",
+    "SaveStalledWarning",
     "Section",
     "StoppedError",
     "Timing",

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from perdure.capture.arrays import is_tensor
 from perdure.capture.numbers import is_generator
-from perdure.capture.objects import is_module, is_optimizer, is_scheduler, is_tensor
+from perdure.capture.objects import is_module, is_optimizer, is_scheduler
 
 LARGE_BYTES = 1024 * 1024
 

@@ -17,11 +17,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from perdure.audit import UntrackedStateWarning, find_untracked
+from perdure.capture.gate import Gate
+from perdure.capture.objects import is_optimizer
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
 from perdure.core.fencing import DEFAULT_MAX_STALENESS_STEPS
 from perdure.core.keeping import keep_text
 from perdure.core.leases import Timing
 from perdure.core.manifest import Cut
+from perdure.core.memory import WANTED_ARENAS, MemoryPlan
 from perdure.core.names import check_segment
 from perdure.core.restarts import Phase
 from perdure.core.retention import KeepPolicy, Last
@@ -37,9 +40,10 @@ from perdure.errors import (
 from perdure.extras import require
 from perdure.files.door import Files
 from perdure.namespaces import Namespace, declare
+from perdure.pacing import Pace
 from perdure.recovery.report import RestoreReport
 from perdure.resuming import Resumption
-from perdure.saver import Saver, SaverStatistics, describe_failure
+from perdure.saver import Saver, SaverStatistics, describe_failure, is_torn
 from perdure.stopping import StopFlag
 from perdure.store.keyfile import environment_keys
 from perdure.store.store import Checkpoint, Store
@@ -56,8 +60,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SAVE = Every(seconds=600)
 DEFAULT_KEEP = Last(3)
-LOCALS_NAME = "locals"
-STEP_COUNTER = "global_step"
+STALL_SECONDS = 30.0
+"""A save that is longer in the making is worth a warning, and another each time that the wait has doubled."""
+COPIES = ("before", "beside")
 
 
 class SaveFailedWarning(UserWarning):
@@ -66,6 +71,14 @@ class SaveFailedWarning(UserWarning):
 
 class SaveBudgetWarning(UserWarning):
     """Saving costs more than its budget, so it happens less often."""
+
+
+class SaveStalledWarning(UserWarning):
+    """A save has been in the making for long; training goes on, and what it does meanwhile is not saved."""
+
+
+class SaveMemoryWarning(UserWarning):
+    """There is memory for one capture only: saves that come due while one is being written are skipped."""
 
 
 def open(  # noqa: A001 - read as perdure.open
@@ -78,6 +91,8 @@ def open(  # noqa: A001 - read as perdure.open
     accept: Iterable[str] = (),
     unpickle: Iterable[str] = (),
     budget: float | None = DEFAULT_BUDGET_SHARE,
+    copy: str = "before",
+    memory_bytes: int | None = None,
     algorithm: str | None = None,
     config: Mapping[str, Any] | None = None,
     on_failed_save: str = "warn",
@@ -102,6 +117,10 @@ def open(  # noqa: A001 - read as perdure.open
         unpickle: Names of components that were saved as `Pickled` and may be unpickled, which runs code that the file
             names: only for runs that nobody else could write.
         budget: Share of time that saving may cost before its intervals stretch; None for no limit.
+        copy: ``before`` copies everything before a save returns. ``beside`` copies parameters and moments of tracked
+            optimizers while training goes on, until the optimizer's next step; use it if nothing but these steps, and
+            nothing through ``.data``, changes a part of a parameter (docs/explanation/pipeline.md).
+        memory_bytes: Host memory that captures may take; None for as much as two copies of the state.
         algorithm: Named in manifests, for people.
         config: JSON-able settings, stored with every checkpoint; a difference on resume is reported.
         on_failed_save: ``warn`` goes on without the failed save, ``raise`` ends training at the next boundary.
@@ -127,6 +146,10 @@ def open(  # noqa: A001 - read as perdure.open
             kind="open.invalid",
             field="on_failed_save",
         )
+    if copy not in COPIES:
+        raise InvalidInputError(
+            f"cannot use copy={copy!r}: it is 'before' or 'beside'", kind="open.invalid", field="copy"
+        )
     name = check_segment(run or os.environ.get("PERDURE_RUN") or "default", "run name")
     root = Path(where or os.environ.get("PERDURE_STORE") or "runs")
     surroundings = Surroundings()
@@ -142,6 +165,8 @@ def open(  # noqa: A001 - read as perdure.open
         accept=accept,
         unpickle=unpickle,
         budget=Budget(budget) if budget is not None else None,
+        copy=copy,
+        memory_bytes=memory_bytes,
         algorithm=algorithm,
         config=dict(config or {}),
         on_failed_save=on_failed_save,
@@ -176,6 +201,8 @@ class Run:
         accept: Iterable[str],
         unpickle: Iterable[str],
         budget: Budget | None,
+        copy: str,
+        memory_bytes: int | None,
         algorithm: str | None,
         config: dict[str, Any],
         on_failed_save: str,
@@ -199,6 +226,9 @@ class Run:
         self._stop = StopFlag(surroundings.monotonic)
         self._audited = False
         self._told_stretch = 1.0
+        self._told_stall_seconds = STALL_SECONDS / 2
+        self._gate = Gate()
+        self._copies_beside = copy == "beside"
         beater = Beater.of_member(surroundings.monotonic)
         beater.start()
         self._writership = Writership(store, timing, beater)
@@ -207,10 +237,11 @@ class Run:
             name,
             self._tracked.components,
             self._tracked.meta,
-            policy=save,
+            pace=Pace(save, budget, surroundings.monotonic()),
             keep=keep,
-            budget=budget,
+            memory_bytes=memory_bytes,
             algorithm=algorithm,
+            gate=self._gate,
             writership=self._writership,
             surroundings=surroundings,
         )
@@ -235,7 +266,9 @@ class Run:
                 hint="call run.track(...) before run.loop(...) or run.restore()",
                 field=next(iter({**(objects or {}), **named}), None),
             )
-        self._tracked.add({**(objects or {}), **named})
+        for value in self._tracked.add({**(objects or {}), **named}):
+            if self._copies_beside and is_optimizer(value):
+                self._gate.watch(value)
 
     def counters(self, **initial: Any) -> Namespace:
         """
@@ -289,6 +322,18 @@ class Run:
     def should_stop(self) -> bool:
         """Whether the run has been asked to stop; for long inner loops, the boundary does the rest."""
         return self._stop.is_set()
+
+    def preflight(self) -> MemoryPlan:
+        """
+        Say how much host memory saving will take, before anything is saved.
+
+        Counts arrays of what is tracked, not what environments and loose values hold. For an optimizer that has not
+        stepped yet, two arrays are counted for each parameter.
+
+        Raises:
+            InvalidInputError: Kind ``memory.too-small``: there is no room for a single capture.
+        """
+        return self._saver.plan_memory()
 
     def statistics(self) -> SaverStatistics:
         """Counts and costs of saving so far."""
@@ -564,7 +609,7 @@ class Run:
             if handle.error is None:
                 continue
             self._moved = True
-            if isinstance(handle.error, FencedError) or self._on_failed_save == "raise":
+            if isinstance(handle.error, FencedError) or (self._on_failed_save == "raise" and not is_torn(handle)):
                 raise handle.error
             warnings.warn(f"{describe_failure(handle)}; training goes on", SaveFailedWarning, stacklevel=4)
         if stretch == 1.0:
@@ -573,6 +618,20 @@ class Run:
             # Once more only when it has doubled: the first warning says it all.
             self._told_stretch = 2 * stretch
             self._warn_of_budget(stretch)
+
+        self._warn_of_stall()
+
+    def _warn_of_stall(self) -> None:
+        seconds = self._saver.busy_seconds
+        if seconds < STALL_SECONDS:
+            self._told_stall_seconds = STALL_SECONDS / 2
+        elif seconds >= 2 * self._told_stall_seconds:
+            self._told_stall_seconds = seconds
+            warnings.warn(
+                f"nothing is being saved: all waits for {self._saver.holder}; training goes on, look at the disk",
+                SaveStalledWarning,
+                stacklevel=5,
+            )
 
     def _distrust(self, error: CorruptionError) -> None:
         """Put the checkpoint aside that this run was restored from: the next start must not meet the same damage."""
@@ -617,9 +676,19 @@ class Run:
         )
         self._report, checkpoint = resumption.resume()
         self._restored = checkpoint
-        self._saver.begin(self._report.step, checkpoint)
+        self._warn_of_memory(self._saver.begin(self._report.step, checkpoint))
         self._writership.announce()
         return self._report
+
+    def _warn_of_memory(self, plan: MemoryPlan) -> None:
+        if plan.arenas < WANTED_ARENAS:
+            room = plan.available_bytes if plan.limit_bytes is None else plan.limit_bytes
+            warnings.warn(
+                f"there is memory for one capture of {plan.state_bytes:,} bytes, not for {WANTED_ARENAS} ({room:,} "
+                "bytes are free): a save that comes due while another is being written is skipped",
+                SaveMemoryWarning,
+                stacklevel=4,
+            )
 
     def _say(self, line: str) -> None:
         if not self._quiet:

@@ -11,6 +11,7 @@ import time
 import uuid
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 _FRAMEWORKS = (
     "torch",
@@ -27,6 +28,13 @@ _FRAMEWORKS = (
     "ale_py",
 )
 """Packages whose versions are worth knowing when a resume differs; only those the program has loaded are named."""
+
+
+_GROUP_FILES = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Limit and use of the process's own group as a container sees them, in both versions of the kernel's interface."""
 
 
 class Surroundings:
@@ -53,6 +61,11 @@ class Surroundings:
                 found[name] = str(loaded)
         return found
 
+    def available_memory_bytes(self) -> int | None:
+        """Memory that can be had without swapping, as far as the machine and this process's group allow."""
+        found = [size for size in (_machine_memory_bytes(), _group_memory_bytes()) if size is not None]
+        return min(found, default=None)
+
     def host(self) -> dict[str, str]:
         """Where this runs; nothing of the environment but these facts."""
         return {
@@ -61,6 +74,29 @@ class Surroundings:
             "machine": platform.machine(),
             "cpus": str(os.cpu_count()),
         }
+
+
+def _machine_memory_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _group_memory_bytes() -> int | None:
+    for folder, limit, used in _GROUP_FILES:
+        try:
+            allowed = (folder / limit).read_text(encoding="ascii").strip()
+            if allowed == "max":
+                return None
+            counts = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+            # What the group has of the page cache is counted as its own, and given back when memory is wanted.
+            cached = int(counts["active_file"]) + int(counts["inactive_file"])
+            return max(int(allowed) - int((folder / used).read_text(encoding="ascii")) + cached, 0)
+        except (OSError, ValueError, KeyError):
+            continue
+    return None
 
 
 @functools.cache

@@ -48,19 +48,25 @@ class Tracked:
         self.metrics: dict[str, float] = {}
         self.notes: list[str] = []
 
-    def add(self, objects: Mapping[str, object]) -> None:
+    def add(self, objects: Mapping[str, object]) -> list[object]:
         """
         Track objects.
+
+        Returns:
+            Those that were added, nested ones one by one.
 
         Raises:
             InvalidInputError: A name or object is tracked already, or nothing is known about the object.
         """
+        added = []
         for name, value in expand(objects):
             self._check_new(name, value)
             self.components[name] = make_component(name, value, may_unpickle=name in self._unpickle)
             self.objects[name] = value
             if is_module(value):
                 self._probes.watch(name, value)
+            added.append(value)
+        return added
 
     def _check_new(self, name: str, value: object) -> None:
         if name in RESERVED_NAMES:

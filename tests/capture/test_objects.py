@@ -101,6 +101,53 @@ def test_what_has_no_bytes_of_its_own_is_refused_by_name(tmp_path, value, word):
             run.save()
 
 
+@pytest.mark.filterwarnings("ignore:.*(nested tensors|quantize|Sparse CSR).*:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested"),
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "quantised"),
+        (lambda: torch.eye(3).to_sparse_csr(), "sparse"),
+        (lambda: torch.zeros(3, dtype=torch.float8_e4m3fnuz), "float8_e4m3fnuz"),
+    ],
+    ids=["nested", "jagged", "quantised", "csr", "float8 of another kind"],
+)
+def test_what_has_no_plain_bytes_is_refused_among_others(tmp_path, make, word):
+    """An unstorable tensor among loose values is refused with its place and what it is, and the run can go on."""
+    with perdure.open(tmp_path, run="t", quiet=True, save=None) as run:
+        loose = run.locals(fine=torch.ones(3), thing=torch.ones(3))
+        run.save().wait()
+        loose.thing = make()
+        with pytest.raises(InvalidInputError, match=f"'thing'.*{word}"):
+            run.save()
+        loose.thing = torch.zeros(3)
+        run.save().wait()
+
+    assert 2 == run.statistics().saved
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_a_lazy_module_is_refused_until_it_has_shapes(tmp_path):
+    """A lazy module that has not been called is refused by the parameter's name, and saved once it has been."""
+    net = nn.LazyLinear(3)
+    with perdure.open(tmp_path, run="t", quiet=True, save=None) as run:
+        run.track(net=net)
+        assert 0 == run.preflight().state_bytes
+        with pytest.raises(InvalidInputError, match=r"'weight'.*lazy"):
+            run.save()
+        net(torch.ones(2, 4))
+        run.save().wait()
+
+
+def test_lazily_conjugated_tensors_are_saved_by_value(tmp_path):
+    """A tensor that is a conjugated or negated view of another is saved as what it reads as."""
+    source, target = torch.view_as_complex(torch.randn(5, 2)).conj(), torch.zeros(5, dtype=torch.complex64)
+    carry(tmp_path, source, target)
+
+    assert torch.equal(source.resolve_conj(), target)
+
+
 def test_any_reader_opens_a_module(tmp_path):
     """A module's file is a plain safetensors file that the ordinary library opens."""
     net = nn.Linear(3, 2)

@@ -17,7 +17,18 @@ from perdure.core.recovery import (
     should_pass_over,
 )
 from perdure.core.retention import Best, EverySteps, Last, plan_retention
-from perdure.core.saving import Budget, Every, OnImprovement, Save, SaveContext, Skip, decide_save, widen
+from perdure.core.saving import (
+    Adaptive,
+    Budget,
+    Cost,
+    Every,
+    OnImprovement,
+    Save,
+    SaveContext,
+    Skip,
+    decide_save,
+    widen,
+)
 from perdure.core.selectors import select
 from perdure.errors import InvalidInputError, NotFoundError
 
@@ -246,3 +257,40 @@ def test_the_weakest_part_grades_the_whole():
 def test_ranges_of_metrics_widen():
     """Each checkpoint widens the range of its metrics."""
     assert {"a": (1.0, 3.0), "b": (2.0, 2.0)} == widen(widen({"a": (2.0, 3.0)}, {"a": 1.0}), {"b": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("cost", "faults", "share", "expected"),
+    [
+        (Cost(1, 0.0, 2.0), 3600.0, 0.1, 120.0),  # sqrt(2 * 2 * 3600)
+        (Cost(1, 1.0, 1.0), 3600.0, 0.1, 120.0),
+        (Cost(1, 0.0, 2.0), 4.0, 0.1, 20.0),  # its share of the time
+        (Cost(), 7200.0, 0.1, 120.0),  # as if a save cost a second
+    ],
+)
+def test_an_adaptive_interval_loses_least_within_its_share(cost, faults, share, expected):
+    """The interval follows from cost and faults, and never lets saving take more than its share."""
+    policy = Adaptive(faults, share)
+
+    assert expected == pytest.approx(policy.interval_seconds(cost))
+    assert policy.due(context(seconds=expected + 1, cost=cost)) == "adaptive"
+    assert policy.due(context(seconds=expected - 1, cost=cost)) is None
+    assert expected == pytest.approx((Every(steps=10**9) | policy).interval_seconds(cost))
+
+
+@given(st.lists(st.floats(0.001, 100.0), min_size=1, max_size=30))
+def test_the_average_cost_lies_among_the_costs(seconds):
+    """However costs vary, their average stays between the least and the greatest."""
+    cost = Cost()
+    for each in seconds:
+        cost = cost.after(each / 2, each / 2)
+
+    assert min(seconds) * 0.999 <= cost.seconds <= max(seconds) * 1.001
+    assert len(seconds) == cost.saves
+
+
+@pytest.mark.parametrize("arguments", [(0.0, 0.1), (10.0, 0.0), (10.0, 1.5)])
+def test_an_impossible_adaptive_policy_is_refused(arguments):
+    """Faults that are no time apart and shares beyond 0 to 1 are refused."""
+    with pytest.raises(InvalidInputError):
+        Adaptive(*arguments)

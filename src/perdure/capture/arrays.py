@@ -7,8 +7,9 @@ PyTorch is looked at only if the program has already imported it.
 from __future__ import annotations
 
 import functools
+import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,38 @@ def loaded_torch() -> Any:
 
 def array_type(value: object) -> ArrayType | None:
     """The type under which an array is stored in a structure, or None if ``value`` is no array."""
-    if isinstance(value, np.ndarray):
-        return f"numpy:{PAIRED}" if value.dtype == np.complex128 else "numpy"
-    if isinstance(value, np.generic):
-        return f"scalar:{PAIRED}" if value.dtype == np.complex128 else "scalar"
+    library = _library_of(type(value))  # type: ignore[arg-type] # every type can be hashed
+    if library is None:
+        return None
+    return f"{library}:{PAIRED}" if str(value.dtype).endswith(PAIRED) else library  # type: ignore[attr-defined]
+
+
+@functools.lru_cache(maxsize=1024)
+def _library_of(kind: type) -> ArrayType | None:
+    # Asked of every leaf of every save. A type never changes sides: an instance of a library's array cannot exist
+    # before the library has been imported.
+    if issubclass(kind, np.ndarray):
+        return "numpy"
+    if issubclass(kind, np.generic):
+        return "scalar"
     torch = loaded_torch()
-    if torch is not None and isinstance(value, torch.Tensor):
-        return f"torch:{PAIRED}" if value.dtype == torch.complex128 else "torch"
-    return None
+    return "torch" if torch is not None and issubclass(kind, torch.Tensor) else None
+
+
+def is_tensor(value: object) -> bool:
+    """Whether ``value`` is a torch tensor."""
+    return _library_of(type(value)) == "torch"  # type: ignore[arg-type] # see above
+
+
+def stored_bytes(array: Any) -> int:
+    """Bytes of an array as it is stored; 0 if it cannot be, which its save will say."""
+    if is_tensor(array) and (_is_lazy(array) or array.is_nested or array.layout is not loaded_torch().strided):
+        return 0
+    return int(array.nbytes)
+
+
+def _is_lazy(tensor: Any) -> bool:
+    return bool(loaded_torch().nn.parameter.is_lazy(tensor))
 
 
 def spec_of(name: str, array: Any) -> TensorSpec:
@@ -53,8 +78,7 @@ def spec_of(name: str, array: Any) -> TensorSpec:
     Raises:
         InvalidInputError: Kind ``array.unsupported``: its type or layout cannot be stored.
     """
-    torch = loaded_torch()
-    if torch is not None and isinstance(array, torch.Tensor):
+    if is_tensor(array):
         _check_dense(name, array)
         dtype, codes = str(array.dtype).removeprefix("torch."), _TORCH_CODES
     else:
@@ -67,11 +91,21 @@ def spec_of(name: str, array: Any) -> TensorSpec:
 
 
 def _check_dense(name: str, tensor: Any) -> None:
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
     torch = loaded_torch()
+    if _is_lazy(tensor):
+        raise _unsupported(name, "a parameter of a lazy module that has not been called yet, and has no shape")
+    if tensor.is_nested:
+        raise _unsupported(name, "a nested tensor")
+    if tensor.is_quantized:
+        raise _unsupported(name, "a quantised tensor")
+    if tensor.layout is not torch.strided:
+        raise _unsupported(name, f"a sparse tensor ({tensor.layout})")
     if tensor.is_meta:
         raise _unsupported(name, "a meta tensor, which has no values")
-    if tensor.layout is not torch.strided or tensor.is_quantized or getattr(tensor, "is_nested", False):
-        raise _unsupported(name, f"a {'quantised' if tensor.is_quantized else str(tensor.layout)} or nested tensor")
+    if is_traceable_wrapper_subclass(tensor):
+        raise _unsupported(name, f"a {type(tensor).__qualname__}, which wraps tensors of its own")
 
 
 def _unsupported(name: str, what: str) -> InvalidInputError:
@@ -83,9 +117,41 @@ def _unsupported(name: str, what: str) -> InvalidInputError:
     )
 
 
+def signature_of(arrays: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """
+    Names, types, shapes and kinds of arrays, to be compared: alike means that one layout serves both.
+
+    Compared at every save, so it is made of what the arrays have at hand. Kinds that cannot be stored are told apart as
+    well: a tensor that turned sparse or meta has not the signature of the dense one.
+    """
+    return [
+        (
+            name,
+            array.dtype,
+            None if getattr(array, "is_nested", False) else array.shape,
+            getattr(array, "layout", None),
+            getattr(array, "device", None),
+        )
+        for name, array in arrays.items()
+    ]
+
+
+def on_accelerator(array: Any) -> bool:
+    """Whether an array lies in the memory of an accelerator of torch's."""
+    return is_tensor(array) and array.device.type not in ("cpu", "meta")
+
+
+def allocate_pinned(size_bytes: int) -> memoryview:
+    """Page-aligned host memory that an accelerator copies into by itself; freed with the last view of it."""
+    torch = loaded_torch()
+    memory = torch.empty(size_bytes + mmap.PAGESIZE, dtype=torch.uint8, pin_memory=True)
+    start = -memory.data_ptr() % mmap.PAGESIZE
+    return memoryview(memory.numpy())[start : start + size_bytes]
+
+
 class Destination:
     """
-    Memory for one array's bytes, and how to fill it.
+    Memory for one array's bytes, as an array of the same library.
 
     Args:
         memory: Exactly the array's bytes.
@@ -95,8 +161,7 @@ class Destination:
     __slots__ = ("is_torch", "view")
 
     def __init__(self, memory: memoryview, array: Any) -> None:
-        torch = loaded_torch()
-        self.is_torch = torch is not None and isinstance(array, torch.Tensor)
+        self.is_torch = is_tensor(array)
         self.view: Any
         if self.is_torch:
             self.view = torch_view(memory, array.dtype, tuple(array.shape))
@@ -110,19 +175,6 @@ def torch_view(memory: memoryview, dtype: Any, shape: tuple[int, ...]) -> Any:
     if not memory:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
-
-
-def copy_arrays(destinations: Sequence[Destination], arrays: Sequence[Any]) -> None:
-    """Copy each array into its destination; whole on return."""
-    torch = loaded_torch()
-    tensors = [(d.view, a) for d, a in zip(destinations, arrays, strict=True) if d.is_torch]
-    if tensors:
-        with torch.no_grad():
-            # One call for all: for the many small tensors of an RL agent the calls cost more than the copies.
-            torch._foreach_copy_([view for view, _ in tensors], [tensor for _, tensor in tensors])
-    for destination, array in zip(destinations, arrays, strict=True):
-        if not destination.is_torch:
-            np.copyto(destination.view, array)
 
 
 class StoredArray:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from perdure.capture import environments
-from perdure.capture.arrays import loaded_torch
+from perdure.capture.arrays import is_tensor, loaded_torch, stored_bytes
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
 from perdure.errors import IncompatibleError
 
+_MOMENTS = 2
+"""Arrays of a parameter's size that an optimizer of the Adam family comes to hold."""
 _SHOWN = 3
 """Differences named in one error."""
 
@@ -49,6 +51,10 @@ class Module:
         """Refuse other names, shapes or types of parameters and buffers."""
         assert isinstance(tree, Mapping)
         check_arrays(self._name, self._module.state_dict(), tree)
+
+    def expected_bytes(self) -> int:
+        """Bytes of the parameters and buffers that are saved; none for those of a lazy module without shapes yet."""
+        return sum(stored_bytes(value) for value in self._module.state_dict().values() if is_tensor(value))
 
     def restore(self, tree: object) -> str:
         """Copy the values into the live parameters and buffers, so that optimizers stay tied to them."""
@@ -121,6 +127,14 @@ class Optimizer:
                 if dimensions and dimensions == parameters[index].ndim and value.shape != parameters[index].shape:
                     check_array(self._name, f"state.{index}.{key}", parameters[index], value)
 
+    def expected_bytes(self) -> int:
+        """Bytes of the state; before the first step, twice those of the parameters, as most optimizers come to."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        states = [self._optimizer.state[parameter] for parameter in parameters if parameter in self._optimizer.state]
+        if states:
+            return sum(stored_bytes(value) for state in states for value in state.values() if is_tensor(value))
+        return _MOMENTS * sum(stored_bytes(parameter) for parameter in parameters)
+
     def restore(self, tree: object) -> str:
         """Hand the state over; the optimizer keeps the tensors of ``tree``, which nobody else holds."""
         self._optimizer.load_state_dict(tree)
@@ -169,6 +183,10 @@ class Array:
         """Refuse another shape or type."""
         assert isinstance(tree, dict)
         check_array(self._name, "value", self._array, tree["value"])
+
+    def expected_bytes(self) -> int:
+        """Bytes of the array."""
+        return stored_bytes(self._array)
 
     def restore(self, tree: object) -> str:
         """Copy the values in."""
@@ -301,9 +319,3 @@ def is_scheduler(value: object) -> bool:
 def is_stateful(value: object) -> bool:
     """Whether ``value`` has the two methods by which the field's objects are saved."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-
-
-def is_tensor(value: object) -> bool:
-    """Whether ``value`` is a torch tensor."""
-    torch = loaded_torch()
-    return torch is not None and isinstance(value, torch.Tensor)

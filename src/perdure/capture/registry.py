@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perdure.capture import environments
-from perdure.capture.arrays import array_type
+from perdure.capture.arrays import array_type, is_tensor
 from perdure.capture.numbers import HeldGenerator, is_generator
 from perdure.capture.objects import (
     Array,
@@ -23,7 +23,6 @@ from perdure.capture.objects import (
     is_optimizer,
     is_scheduler,
     is_stateful,
-    is_tensor,
 )
 from perdure.capture.pickles import Pickled, PickledComponent
 from perdure.core.component import Component, PartsComponent, TreeComponent

@@ -11,6 +11,8 @@ import msgspec
 
 from perdure.capture.arena import Arena
 from perdure.capture.arrays import StoredArray, array_type, convert
+from perdure.capture.copying import Move
+from perdure.capture.gate import Beside, Copying, Gate
 from perdure.core.component import Component, ContentPart, Part, TreeComponent, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
@@ -28,11 +30,13 @@ class Capture:
         parts: Files to write or link; those that lie in an arena are valid until it is used again.
         entries: The components' records for the manifest.
         copied_bytes: What was copied to make it.
+        beside: Copies that still go on; settle them before the parts are used.
     """
 
     parts: tuple[Part, ...]
     entries: tuple[ComponentEntry, ...]
     copied_bytes: int
+    beside: Beside
     committed: Callable[[Path, Mapping[str, FileEntry]], None]
     aborted: Callable[[], None]
 
@@ -43,9 +47,9 @@ def content_part(path: str, content: bytes | memoryview) -> ContentPart:
     return ContentPart(path, view.nbytes, lambda: (view,))
 
 
-def take_capture(components: Mapping[str, Component], arena: Arena) -> Capture:
+def take_capture(components: Mapping[str, Component], arena: Arena, gate: Gate) -> Capture:
     """
-    Capture components as of now. When this returns the live objects may change again.
+    Capture components as of now. When this returns the live objects may change again, but for what the gate guards.
 
     Raises:
         InvalidInputError: Something in a component cannot be stored; nothing has been kept.
@@ -60,6 +64,7 @@ def take_capture(components: Mapping[str, Component], arena: Arena) -> Capture:
             call()
 
     copied = 0
+    copying = gate.begin()
     try:
         for name, component in components.items():
             stem = component_stem(name, component.section)
@@ -69,7 +74,7 @@ def take_capture(components: Mapping[str, Component], arena: Arena) -> Capture:
                 committed.append(taken.on_committed)
                 aborted.append(taken.on_aborted)
             else:
-                own, kind = _store_tree(component, stem, arena)
+                own, kind = _store_tree(component, stem, arena, copying)
                 detail = {}
                 copied += sum(part.size_bytes for part in own if isinstance(part, ContentPart))
             parts.extend(own)
@@ -84,6 +89,8 @@ def take_capture(components: Mapping[str, Component], arena: Arena) -> Capture:
                     detail=detail,
                 )
             )
+        arena.keep_only(part.path for part in parts)
+        beside = copying.finish()
     except BaseException:
         abort()
         raise
@@ -92,15 +99,18 @@ def take_capture(components: Mapping[str, Component], arena: Arena) -> Capture:
         for call in committed:
             call(directory, files)
 
-    return Capture(tuple(parts), tuple(entries), copied, commit, abort)
+    return Capture(tuple(parts), tuple(entries), copied, beside, commit, abort)
 
 
-def _store_tree(component: TreeComponent, stem: str, arena: Arena) -> tuple[tuple[Part, ...], str]:
+def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copying) -> tuple[tuple[Part, ...], str]:
     flat = flatten(component.capture(), array_type)
     parts: list[Part] = []
     if flat.arrays:
         path = f"{stem}.safetensors"
-        parts.append(content_part(path, arena.store(path, flat.arrays)))
+        image = arena.image(path, flat.arrays)
+        places = zip(flat.arrays.items(), image.destinations, strict=True)
+        copying.copy([Move(name, destination, array) for (name, array), destination in places])
+        parts.append(content_part(path, image.content))
     if not flat.array_type:
         parts.append(content_part(f"{stem}.json", msgspec.json.encode(flat.structure) + b"\n"))
     return tuple(parts), flat.array_type

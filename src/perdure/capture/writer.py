@@ -7,10 +7,12 @@ skipped and counted; it never waits for a disk. Every save ends in a handle that
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from perdure.capture.arena import Arena
@@ -20,14 +22,26 @@ ARENA_COUNT = 2
 DEFAULT_DEADLINE_SECONDS = 600.0
 """No wait is without an end; a save that takes longer than this has a problem worth an error."""
 
+_NICENESS = 5
+"""By how much the writer's threads yield to others: enough for training to go first, too little to starve a disk."""
+
 Clock = Callable[[], float]
+
+
+Holder = Callable[[], str]
+"""Says who it is that others wait for, and what that one is doing."""
+
+
+def _writer() -> str:
+    return "the background writer"
 
 
 class Milestone:
     """A point on the way of a save: not yet reached, reached, or failed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, holder: Holder) -> None:
         self._name = name
+        self._holder = holder
         self._ended = threading.Event()
         self._error: BaseException | None = None
 
@@ -44,13 +58,7 @@ class Milestone:
             PerdureError: The save failed; the error that ended it.
         """
         if not self._ended.wait(timeout_seconds):
-            raise DeadlineError(
-                f"cannot wait longer for the save to be {self._name}: {timeout_seconds:g} s have passed",
-                kind="save.deadline",
-                hint="look at the disk; `perdure status` shows what is being written",
-                waited_seconds=timeout_seconds,
-                holder="the background writer",
-            )
+            raise _late(f"cannot wait longer for the save to be {self._name}", timeout_seconds, self._holder())
         if self._error is not None:
             raise self._error
 
@@ -79,14 +87,14 @@ class SaveHandle:
         checkpoint: Full id of the checkpoint that was or will be committed.
     """
 
-    def __init__(self, checkpoint: str, step: int, reason: str, skipped: str = "") -> None:
+    def __init__(self, checkpoint: str, step: int, reason: str, skipped: str = "", holder: Holder = _writer) -> None:
         self.checkpoint = checkpoint
         self.step = step
         self.reason = reason
         self.skipped = skipped
-        self.captured = Milestone("captured")
-        self.committed = Milestone("committed")
-        self.replicated = Milestone("replicated")
+        self.captured = Milestone("captured", holder)
+        self.committed = Milestone("committed", holder)
+        self.replicated = Milestone("replicated", holder)
         self.error: BaseException | None = None
         self.blocked_seconds = 0.0
         self.write_seconds = 0.0
@@ -116,13 +124,34 @@ class SaveHandle:
             milestone.fail(error)
 
 
+def _late(what: str, waited_seconds: float, holder: str) -> DeadlineError:
+    return DeadlineError(
+        f"{what}: {waited_seconds:g} s have passed, and it waits for {holder}",
+        kind="save.deadline",
+        hint="look at the disk; the checkpoints committed before are safe",
+        waited_seconds=waited_seconds,
+        holder=holder,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class WriterStatistics:
-    """Counts of a writer since it began."""
+    """What a writer has done since it began, and is doing."""
 
     submitted: int
     failed: int
     in_flight: int
+    arena_bytes: int
+    """Host memory that captures lie in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A capture on its way to the disk."""
+
+    handle: SaveHandle
+    arena: Arena
+    run: Callable[[], None]
 
 
 class Writer:
@@ -135,15 +164,43 @@ class Writer:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        self._arenas: list[Arena] = []
         self._free: queue.SimpleQueue[Arena] = queue.SimpleQueue()
-        for _ in range(ARENA_COUNT):
-            self._free.put(Arena())
-        self._jobs: queue.SimpleQueue[tuple[SaveHandle, Arena, Callable[[], None]] | None] = queue.SimpleQueue()
+        self.provide(ARENA_COUNT, None)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._idle = threading.Condition()
         self._in_flight = 0
         self._submitted = 0
         self._failed = 0
+        self._current: tuple[SaveHandle, float] | None = None
         self._thread: threading.Thread | None = None
+
+    def provide(self, count: int, limit_bytes: int | None) -> None:
+        """
+        Have so many arenas, empty ones; before the first save.
+
+        Args:
+            count: Captures that can be in memory at once.
+            limit_bytes: Memory that each may take; None for no limit.
+        """
+        self._free = queue.SimpleQueue()
+        self._arenas = [Arena(limit_bytes) for _ in range(count)]
+        for arena in self._arenas:
+            self._free.put(arena)
+
+    def busy_seconds(self) -> float:
+        """How long the job has been running that is running now; 0 if none is."""
+        current = self._current
+        return self._clock() - current[1] if current else 0.0
+
+    def holder(self) -> str:
+        """Who it is that others wait for when they wait for the writer."""
+        current = self._current
+        if current is None:
+            return _writer()
+        handle, began = current
+        seconds = self._clock() - began
+        return f"the background writer, {seconds:.0f} s into save {handle.checkpoint[:8]} of step {handle.step:,}"
 
     def take_arena(self, timeout_seconds: float = 0.0) -> Arena | None:
         """A free arena, or None if there is none within the time. Give it to `submit` or back with `return_arena`."""
@@ -164,12 +221,13 @@ class Writer:
         with self._idle:
             self._in_flight += 1
             self._submitted += 1
-        self._jobs.put((handle, arena, job))
+        self._jobs.put(_Job(handle, arena, job))
 
     def statistics(self) -> WriterStatistics:
         """Counts so far."""
         with self._idle:
-            return WriterStatistics(self._submitted, self._failed, self._in_flight)
+            held = sum(arena.size_bytes for arena in self._arenas)
+            return WriterStatistics(self._submitted, self._failed, self._in_flight, held)
 
     def drain(self, timeout_seconds: float = DEFAULT_DEADLINE_SECONDS) -> None:
         """
@@ -180,13 +238,7 @@ class Writer:
         """
         with self._idle:
             if not self._idle.wait_for(lambda: self._in_flight == 0, timeout_seconds):
-                raise DeadlineError(
-                    f"cannot finish: {self._in_flight} saves are still being written after {timeout_seconds:g} s",
-                    kind="save.deadline",
-                    hint="look at the disk; the checkpoints committed before are safe",
-                    waited_seconds=timeout_seconds,
-                    holder="the background writer",
-                )
+                raise _late(f"cannot finish with {self._in_flight} saves in flight", timeout_seconds, self.holder())
 
     def close(self, timeout_seconds: float = DEFAULT_DEADLINE_SECONDS) -> None:
         """Finish what was submitted and end the thread."""
@@ -197,23 +249,32 @@ class Writer:
             self._thread = None
 
     def _work(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            handle, arena, job = item
+        _step_back()
+        while (job := self._jobs.get()) is not None:
             began = self._clock()
+            self._current = (job.handle, began)
             try:
-                job()
+                job.run()
             except BaseException as error:  # noqa: BLE001 - the top of a thread: the handle carries it to the trainer
-                handle.write_seconds = self._clock() - began
-                handle.fail(error)
+                job.handle.write_seconds = self._clock() - began
+                job.handle.fail(error)
             else:
-                handle.write_seconds = self._clock() - began
-                handle.committed.reach()
-                handle.replicated.reach()
+                job.handle.write_seconds = self._clock() - began
+                job.handle.committed.reach()
+                job.handle.replicated.reach()
             finally:
-                self._free.put(arena)
+                self._current = None
+                self._free.put(job.arena)
                 with self._idle:
-                    self._failed += handle.error is not None
+                    self._failed += job.handle.error is not None
                     self._in_flight -= 1
                     if self._in_flight < 0:
                         raise InternalError("more saves ended than began", kind="writer.count")
                     self._idle.notify_all()
+
+
+def _step_back() -> None:
+    """Let this thread, and those that it starts, run when training leaves them time."""
+    thread = threading.get_native_id()
+    with suppress(OSError):  # not every sandbox lets a thread be nice
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS)

@@ -8,6 +8,7 @@ dearer than that, the interval stretches, and it shrinks back once saves are che
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,33 @@ from perdure.errors import InvalidInputError
 DEFAULT_BUDGET_SHARE = 0.10
 _LARGEST_STRETCH = 64.0
 _SHRINK = 0.75
+_NEWEST_WEIGHT = 0.3
+_UNKNOWN_COST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a save costs, as an average in which newer saves weigh more; all zero before the first."""
+
+    saves: int = 0
+    blocked_seconds: float = 0.0
+    """Time that training waited."""
+    write_seconds: float = 0.0
+    """Time that the writer was at work beside training."""
+
+    @property
+    def seconds(self) -> float:
+        """All of it: what is written beside training takes bandwidth and some of a core from it."""
+        return self.blocked_seconds + self.write_seconds
+
+    def after(self, blocked_seconds: float, write_seconds: float) -> Cost:
+        """The cost with one more save taken in."""
+        weight = 1.0 if self.saves == 0 else _NEWEST_WEIGHT
+        return Cost(
+            self.saves + 1,
+            self.blocked_seconds + weight * (blocked_seconds - self.blocked_seconds),
+            self.write_seconds + weight * (write_seconds - self.write_seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +64,8 @@ class SaveContext:
     final: bool = False
     stretch: float = 1.0
     """Factor by which the budget has lengthened the intervals."""
+    cost: Cost = Cost()
+    """What saves have cost so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +91,11 @@ class SavePolicy:
         """The reason to save now, or None."""
         raise NotImplementedError
 
+    def interval_seconds(self, cost: Cost) -> float | None:
+        """The interval that this policy chooses for itself, or None if it does not choose one."""
+        del cost
+        return None
+
     def __or__(self, other: SavePolicy) -> AnySave:
         return AnySave((self, other))
 
@@ -74,6 +109,11 @@ class AnySave(SavePolicy):
     def due(self, context: SaveContext) -> str | None:
         """The first reason among the policies, or None."""
         return next((reason for policy in self.policies if (reason := policy.due(context))), None)
+
+    def interval_seconds(self, cost: Cost) -> float | None:
+        """The shortest interval among those that choose one."""
+        chosen = [policy.interval_seconds(cost) for policy in self.policies]
+        return min((seconds for seconds in chosen if seconds is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +143,42 @@ class Every(SavePolicy):
             return "every-steps" if context.steps >= self.steps * context.stretch else None
         assert self.seconds is not None
         return "every-seconds" if context.seconds >= self.seconds * context.stretch else None
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive(SavePolicy):
+    """
+    Save at the interval at which least is lost, whatever a save turns out to cost.
+
+    Saving often costs time, saving rarely costs the work since the last save when something fails. With a cost of C for
+    each save and a fault every M seconds on average, the sum is least at an interval of sqrt(2 C M) (J. W. Young, "A
+    first order approximation to the optimum checkpoint interval", 1974). C is measured; an interval never gets so short
+    that saving takes more than its share of the time.
+
+    Args:
+        seconds_between_faults: How long the run goes on between two faults, on average.
+        share: Time that saving may take at most.
+    """
+
+    seconds_between_faults: float = 86_400.0
+    share: float = DEFAULT_BUDGET_SHARE
+
+    def __post_init__(self) -> None:
+        if self.seconds_between_faults <= 0 or not 0 < self.share <= 1:
+            raise InvalidInputError(
+                "cannot use this Adaptive(): seconds_between_faults is above zero and share between 0 and 1",
+                kind="policy.invalid",
+                field="seconds_between_faults",
+            )
+
+    def interval_seconds(self, cost: Cost) -> float:
+        """Seconds between saves of this cost; before the first save, those of one that costs a second."""
+        seconds = cost.seconds if cost.saves else _UNKNOWN_COST_SECONDS
+        return max(math.sqrt(2 * seconds * self.seconds_between_faults), seconds / self.share)
+
+    def due(self, context: SaveContext) -> str | None:
+        """Due once the interval for the cost so far has passed."""
+        return "adaptive" if context.seconds >= self.interval_seconds(context.cost) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import base64
 import binascii
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,9 @@ def flatten(tree: object, array_type: Callable[[object], ArrayType | None]) -> F
     flat = _flat_dictionary(tree, array_type)
     if flat is not None:
         return flat
-    arrays: dict[str, Any] = {}
-    structure = _encode(tree, "", 0, arrays, array_type)
-    return Flat(structure, arrays, "")
+    encoder = _Encoder(array_type)
+    structure = encoder.encode(tree, "", 0)
+    return Flat(structure, encoder.arrays, "")
 
 
 def unflatten(
@@ -106,45 +106,65 @@ def _flat_dictionary(tree: object, array_type: Callable[[object], ArrayType | No
     return Flat(None, dict(tree), common) if common in ("torch", "numpy") else None
 
 
-def _encode(
-    value: object,
-    path: str,
-    depth: int,
-    arrays: dict[str, Any],
-    array_type: Callable[[object], ArrayType | None],
-) -> Any:
-    if depth > MAXIMUM_TREE_DEPTH:
-        raise _unsupported(path, "nested deeper than 64 levels, or part of itself")
-    if value is None or value is True or value is False or type(value) is str:
-        return value
-    if type(value) is int:
-        return value if -_EXACT_INTEGER < value < _EXACT_INTEGER else {"$int": str(value)}
-    if type(value) is float:
-        return value if math.isfinite(value) else {"$float": repr(value)}
-    kind = array_type(value)
-    if kind is not None:
-        key = path or "value"
-        while key in arrays:  # "a.b" as one key beside a nested "b" in "a"
+class _Encoder:
+    """Encodes one tree. Runs while training waits, so plain values are told apart where they lie, without a call."""
+
+    __slots__ = ("_array_type", "arrays")
+
+    def __init__(self, array_type: Callable[[object], ArrayType | None]) -> None:
+        self._array_type = array_type
+        self.arrays: dict[str, Any] = {}
+
+    def encode(self, value: object, path: str, depth: int) -> Any:
+        if depth > MAXIMUM_TREE_DEPTH:
+            raise _unsupported(path, "nested deeper than 64 levels, or part of itself")
+        if value is None or value is True or value is False or type(value) is str:
+            return value
+        if type(value) is int:
+            return value if -_EXACT_INTEGER < value < _EXACT_INTEGER else {"$int": str(value)}
+        if type(value) is float:
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        kind = self._array_type(value)
+        if kind is not None:
+            return {"$array": [self._store(path or "value", value), kind]}
+        if isinstance(value, dict):
+            return self._encode_dictionary(value, path, depth)
+        if isinstance(value, tuple):
+            return {"$tuple": self._encode_items(value, path, depth)}
+        if isinstance(value, deque):
+            return {"$deque": [value.maxlen, self._encode_items(value, path, depth)]}
+        if isinstance(value, list):
+            return self._encode_items(value, path, depth)
+        if isinstance(value, bytes):
+            return {"$bytes": base64.b64encode(value).decode("ascii")}
+        raise _unsupported(path, f"a {type(value).__module__}.{type(value).__qualname__}")
+
+    def _store(self, key: str, array: object) -> str:
+        while key in self.arrays:  # "a.b" as one key beside a nested "b" in "a"
             key += "'"
-        arrays[key] = value
-        return {"$array": [key, kind]}
+        self.arrays[key] = array
+        return key
 
-    def encode(item: object, name: object) -> Any:
-        return _encode(item, f"{path}.{name}" if path else str(name), depth + 1, arrays, array_type)
+    def _encode_dictionary(self, value: dict[Any, Any], path: str, depth: int) -> Any:
+        prefix = f"{path}." if path else ""
+        for key in value:
+            if type(key) is not str or key.startswith("$"):
+                return {"$map": self._encode_pairs(value, prefix, depth)}
+        encoded: dict[str, Any] = {}
+        for key, item in value.items():
+            plain = item is None or item is True or item is False or type(item) is str
+            encoded[key] = item if plain else self.encode(item, prefix + key, depth + 1)
+        return encoded
 
-    if isinstance(value, dict):
-        if all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: encode(item, key) for key, item in value.items()}
-        return {"$map": [[encode(key, f"key{i}"), encode(item, key)] for i, (key, item) in enumerate(value.items())]}
-    if isinstance(value, tuple):
-        return {"$tuple": [encode(item, i) for i, item in enumerate(value)]}
-    if isinstance(value, deque):
-        return {"$deque": [value.maxlen, [encode(item, i) for i, item in enumerate(value)]]}
-    if isinstance(value, list):
-        return [encode(item, i) for i, item in enumerate(value)]
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode("ascii")}
-    raise _unsupported(path, f"a {type(value).__module__}.{type(value).__qualname__}")
+    def _encode_pairs(self, value: dict[Any, Any], prefix: str, depth: int) -> list[list[Any]]:
+        return [
+            [self.encode(key, f"{prefix}key{index}", depth + 1), self.encode(item, f"{prefix}{key}", depth + 1)]
+            for index, (key, item) in enumerate(value.items())
+        ]
+
+    def _encode_items(self, items: Iterable[object], path: str, depth: int) -> list[Any]:
+        prefix = f"{path}." if path else ""
+        return [self.encode(item, f"{prefix}{index}", depth + 1) for index, item in enumerate(items)]
 
 
 def _unsupported(path: str, what: str) -> InvalidInputError:

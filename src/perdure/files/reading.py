@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+from contextlib import suppress
 from pathlib import Path
 
 from perdure.core.manifest import FileEntry
@@ -11,12 +12,18 @@ from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
 from perdure.files.writing import STRIDE_BYTES, digest_of
 
+_HUGE_PAGE_BYTES = 2 * 1024 * 1024
+"""Memory of this size and more is asked for in huge pages: touching it first, and writing from it, then costs less."""
 _GONE = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL}
 
 
 def allocate(size_bytes: int) -> memoryview:
     """Page-aligned memory of its own, writable, zeroed; freed with the last view of it."""
-    return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]
+    memory = mmap.mmap(-1, max(size_bytes, 1))
+    if size_bytes >= _HUGE_PAGE_BYTES:
+        with suppress(OSError):  # a kernel without huge pages gives small ones
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)[:size_bytes]
 
 
 def damaged(path: Path | str, what: str, expected: str | int, actual: str | int) -> CorruptionError:

@@ -1,0 +1,59 @@
+"""Witnesses: evidence of an array's state at one moment, by which it can be proven that nothing wrote to it since."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.capture.arrays import is_tensor, loaded_torch
+
+PROVABLE_BYTES = 256 * 1024
+"""A smaller array is copied faster than it is proven to be unchanged."""
+_SAMPLES = 256
+
+
+def is_provable(array: Any) -> bool:
+    """Whether writes to an array would be noticed: a dense tensor, of some size, that only this process has."""
+    return (
+        is_tensor(array)
+        and array.nbytes >= PROVABLE_BYTES
+        and array.is_contiguous()
+        and not array.is_inference()
+        and not (array.device.type == "cpu" and array.is_shared())
+    )
+
+
+class Witness:
+    """
+    One tensor as it was when this was made.
+
+    The version counter sees every operation of torch but those through ``.data``, NumPy and other back doors. The place
+    sees memory that was swapped. Samples, taken all over a tensor of the host, see what back doors do to it as a whole.
+    """
+
+    __slots__ = ("_name", "_place", "_samples", "_tensor", "_version")
+
+    def __init__(self, name: str, tensor: Any) -> None:
+        self._name = name
+        self._tensor = tensor
+        self._place = (tensor.data_ptr(), tensor.nbytes)
+        self._version = tensor._version  # noqa: SLF001 - torch has no other name for it
+        self._samples = _samples_of(tensor)
+
+    def contradiction(self) -> str:
+        """What shows that the tensor was written to, or ''."""
+        tensor = self._tensor
+        if (tensor.data_ptr(), tensor.nbytes) != self._place:
+            return f"the memory of {self._name!r} was replaced"
+        if tensor._version != self._version:  # noqa: SLF001 - see above
+            return f"{self._name!r} was written to"
+        if self._samples is not None and not loaded_torch().equal(_samples_of(tensor), self._samples):
+            return f"{self._name!r} was written to behind torch's back"
+        return ""
+
+
+def _samples_of(tensor: Any) -> Any:
+    if tensor.device.type != "cpu":
+        return None  # the device would have to be waited for
+    # As bytes: not-a-number is then equal to itself. An odd stride meets every byte of the elements in turn.
+    flat = tensor.detach().view(-1).view(loaded_torch().uint8)
+    return flat[:: (flat.numel() // _SAMPLES) | 1].clone()
