@@ -22,9 +22,11 @@ class HangingFiles(Files):
     def __init__(self):
         self.go_on = threading.Event()
         self.threads = set()
+        self.is_hanging = threading.Event()
 
     def _touch(self):
         self.threads.add(threading.current_thread().name)
+        self.is_hanging.set()
         assert self.go_on.wait(30)
 
     def open_new(self, path, *, direct=False):
@@ -60,6 +62,8 @@ def test_training_goes_on_loudly_while_the_disk_hangs(tmp_path, monkeypatch):
     with pytest.warns(perdure.SaveStalledWarning, match="the background writer, 0 s into save .* of step 1") as told:
         for _ in run.loop(0, 100):
             count.global_step += 1
+            if count.global_step == 2:
+                assert files.is_hanging.wait(30)
             if count.global_step == 100:
                 assert 97 == run.statistics().skipped
                 assert {"perdure-writer"} == files.threads
