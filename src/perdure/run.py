@@ -20,6 +20,7 @@ from perdure.audit import UntrackedStateWarning, find_untracked
 from perdure.capture.gate import Gate
 from perdure.capture.objects import is_optimizer
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
+from perdure.committing import Committer
 from perdure.core.fencing import DEFAULT_MAX_STALENESS_STEPS
 from perdure.core.keeping import keep_text
 from perdure.core.leases import Timing
@@ -49,6 +50,8 @@ from perdure.store.keyfile import environment_keys
 from perdure.store.store import Checkpoint, Store
 from perdure.supervise.beats import Beater
 from perdure.surroundings import Surroundings
+from perdure.tiers.memory import find_memory_store, make_memory_store
+from perdure.tiers.tiered import Tiered
 from perdure.tracked import Tracked
 from perdure.writership import Writership
 
@@ -93,6 +96,7 @@ def open(  # noqa: A001 - read as perdure.open
     budget: float | None = DEFAULT_BUDGET_SHARE,
     copy: str = "before",
     memory_bytes: int | None = None,
+    ram: SavePolicy | None = None,
     algorithm: str | None = None,
     config: Mapping[str, Any] | None = None,
     on_failed_save: str = "warn",
@@ -121,6 +125,8 @@ def open(  # noqa: A001 - read as perdure.open
             optimizers while training goes on, until the optimizer's next step; use it if nothing but these steps, and
             nothing through ``.data``, changes a part of a parameter (docs/explanation/pipeline.md).
         memory_bytes: Host memory that captures may take; None for as much as two copies of the state.
+        ram: When to save to shared memory, besides: for a restart after a process has died, not after the machine has.
+            Takes up to twice the state's size there, and is not for what is written in parts, such as replay buffers.
         algorithm: Named in manifests, for people.
         config: JSON-able settings, stored with every checkpoint; a difference on resume is reported.
         on_failed_save: ``warn`` goes on without the failed save, ``raise`` ends training at the next boundary.
@@ -167,6 +173,7 @@ def open(  # noqa: A001 - read as perdure.open
         budget=Budget(budget) if budget is not None else None,
         copy=copy,
         memory_bytes=memory_bytes,
+        ram=ram,
         algorithm=algorithm,
         config=dict(config or {}),
         on_failed_save=on_failed_save,
@@ -203,6 +210,7 @@ class Run:
         budget: Budget | None,
         copy: str,
         memory_bytes: int | None,
+        ram: SavePolicy | None,
         algorithm: str | None,
         config: dict[str, Any],
         on_failed_save: str,
@@ -232,19 +240,33 @@ class Run:
         beater = Beater.of_member(surroundings.monotonic)
         beater.start()
         self._writership = Writership(store, timing, beater)
-        self._saver = Saver(
+        memory = self._open_memory(ram)
+        self._tiers = Tiered(store, memory, surroundings.new_id)
+        committer = Committer(
             store,
+            memory,
             name,
-            self._tracked.components,
-            self._tracked.meta,
-            pace=Pace(save, budget, surroundings.monotonic()),
             keep=keep,
-            memory_bytes=memory_bytes,
             algorithm=algorithm,
-            gate=self._gate,
             writership=self._writership,
             surroundings=surroundings,
         )
+        self._saver = Saver(
+            self._tracked.components,
+            self._tracked.meta,
+            committer,
+            pace=Pace(save, budget, surroundings.monotonic()),
+            memory_pace=None if ram is None else Pace(ram, budget, surroundings.monotonic()),
+            memory_bytes=memory_bytes,
+            gate=self._gate,
+            surroundings=surroundings,
+        )
+
+    def _open_memory(self, ram: SavePolicy | None) -> Store | None:
+        """The memory tier: what an earlier process left is used even by one that does not save there itself."""
+        if ram is None:
+            return find_memory_store(self._store, self._store.files, self._surroundings.new_id)
+        return make_memory_store(self._store, self._store.files, self._surroundings.new_id, self._surroundings.now())
 
     # What the run consists of
 
@@ -536,6 +558,8 @@ class Run:
         due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, stop=stop, final=False)
         if due is not None:
             self._save(boundary, due.reason, wait_seconds=DEFAULT_DEADLINE_SECONDS if stop else 0.0)
+        elif (due := self._saver.decide_memory(self.global_step, self._tracked.metrics)) is not None:
+            self._saver.save_to_memory(Cut(self.global_step, boundary), due.reason, self._tracked.metrics)
         if stop:
             self._stop_here()
 
@@ -637,7 +661,7 @@ class Run:
         """Put the checkpoint aside that this run was restored from: the next start must not meet the same damage."""
         restored = self._restored
         if restored is not None and restored.directory.is_dir():
-            self._store.quarantine(restored.directory, error.message, self._surroundings.now())
+            self._tiers.quarantine(restored.directory, error.message, self._surroundings.now())
             self._record_event("quarantined", checkpoint=restored.directory.name, reason=error.message)
         self._restored = None
 
@@ -666,7 +690,7 @@ class Run:
                 "cannot restore twice: the run is live", kind="restore.twice", hint="open the run again", field=None
             )
         resumption = Resumption(
-            self._store,
+            self._tiers,
             self._tracked,
             self._writership,
             word=self._resume,
@@ -677,6 +701,8 @@ class Run:
         self._report, checkpoint = resumption.resume()
         self._restored = checkpoint
         self._warn_of_memory(self._saver.begin(self._report.step, checkpoint))
+        if checkpoint is not None and not self._tiers.is_durable(checkpoint):
+            self._saver.finish_write(checkpoint)
         self._writership.announce()
         return self._report
 

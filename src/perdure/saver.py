@@ -1,34 +1,27 @@
 """
 The saver: decides at each boundary whether to save, captures, and has the rest done in the background.
 
-All of its methods are called in the training thread, and none of them touches a disk. What runs behind is `_commit`,
-which touches nothing that training touches.
+All of its methods are called in the training thread, and none of them touches a disk.
 """
 
 from __future__ import annotations
 
-import functools
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from perdure.capture.gate import TORN, Gate
 from perdure.capture.preflight import expected_bytes
-from perdure.capture.snapshot import Capture, content_part, take_capture
+from perdure.capture.snapshot import take_capture
 from perdure.capture.writer import SaveHandle, Writer
-from perdure.core.component import Component, LinkPart
-from perdure.core.manifest import Cut, Manifest, Origin, lowest_grade, short_id
+from perdure.committing import Committer, Taken
+from perdure.core.component import Component, writes_parts
+from perdure.core.manifest import Cut, short_id
 from perdure.core.memory import MemoryPlan, plan_memory
-from perdure.core.retention import KeepPolicy, plan_retention
-from perdure.core.saving import Save, widen
-from perdure.errors import PerdureError, StoreError
+from perdure.core.saving import Save
+from perdure.errors import InvalidInputError, PerdureError
 from perdure.pacing import Pace
-from perdure.store.layout import META_FILE
-from perdure.store.store import Checkpoint, Store
+from perdure.store.store import Checkpoint
 from perdure.surroundings import Surroundings
-from perdure.writership import Writership
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +40,8 @@ class SaverStatistics:
     """Host memory that captures lie in."""
     busy_seconds: float
     """How long the save has been in the making that is being written now; 0 if none is."""
+    memory_saves: int
+    """Saves to the memory tier alone; the others count saves to the disk."""
 
 
 class Saver:
@@ -54,56 +49,43 @@ class Saver:
     Saves one run.
 
     Args:
-        store: The run directory.
-        run: The run's name.
         components: What is captured, by name; looked at anew at every save.
         meta: Fixes the content of ``meta.json`` as of now; what it gives makes the bytes, in the background.
+        committer: Makes captures checkpoints.
         pace: When to save.
-        keep: What to keep; None keeps all.
+        memory_pace: When to save to the memory tier alone; None for never.
         memory_bytes: Host memory that captures may take; None for no limit.
-        algorithm: Named in manifests.
         gate: Optimizers that have agreed to wait for copies made beside training.
-        writership: Says which generation this is, and guards the moment in which a checkpoint becomes visible.
         surroundings: Time, ids and memory.
     """
 
     def __init__(
         self,
-        store: Store,
-        run: str,
         components: Mapping[str, Component],
         meta: Callable[[], Callable[[], bytes]],
+        committer: Committer,
         *,
         pace: Pace,
-        keep: KeepPolicy | None,
+        memory_pace: Pace | None,
         memory_bytes: int | None,
-        algorithm: str | None,
         gate: Gate,
-        writership: Writership,
         surroundings: Surroundings,
     ) -> None:
-        self._store = store
-        self._run = run
         self._components = components
         self._meta = meta
+        self._committer = committer
         self._pace = pace
-        self._keep = keep
+        self._memory_pace = memory_pace
         self._memory_bytes = memory_bytes
-        self._algorithm = algorithm
         self._gate = gate
-        self._writership = writership
         self._surroundings = surroundings
         self._writer = Writer(surroundings.monotonic)
         self._handles: list[SaveHandle] = []
-        self._links: dict[str, set[str]] = {}
-        self._counts = {"saved": 0, "failed": 0, "skipped": 0}
+        self._memory_handles: list[SaveHandle] = []
+        self._counts = {"saved": 0, "failed": 0, "skipped": 0, "memory": 0}
         self._blocked_seconds = 0.0
-        self._untold: deque[dict[str, Any]] = deque()
-        self._redo: str | None = None
         self._sequence = 0
-        self._parent: str | None = None
-        self._origin: Origin | None = None
-        self._saved_metrics: dict[str, tuple[float, float]] = {}
+        self._redo: str | None = None
 
     def plan_memory(self) -> MemoryPlan:
         """
@@ -120,23 +102,46 @@ class Saver:
         Start counting from a restore, or from nothing, and lay out memory for as many captures as there is room for.
 
         Raises:
-            InvalidInputError: Kind ``memory.too-small``.
+            InvalidInputError: Kind ``memory.too-small``, or ``ram.unsupported``.
         """
+        if self._memory_pace is not None:
+            self._check_memory_tier()
         plan = self.plan_memory()
         self._writer.provide(plan.arenas, plan.arena_limit_bytes)
-        self._pace.restart(step, self._surroundings.monotonic())
-        for checkpoint in self._store.checkpoints():
-            self._saved_metrics = widen(self._saved_metrics, checkpoint.manifest.metrics)
-        if restored is not None:
-            self._parent = restored.manifest.id
-            self._origin = restored.manifest.origin
+        self._restart(step, self._surroundings.monotonic())
+        self._committer.begin(restored)
         return plan
+
+    def _check_memory_tier(self) -> None:
+        large = next((name for name, component in self._components.items() if writes_parts(component)), None)
+        if large is not None:
+            raise InvalidInputError(
+                f"cannot save to memory with {large!r} tracked: what is written in parts goes to the disk only",
+                kind="ram.unsupported",
+                hint="open the run without ram=, and save to the disk more often",
+                field="ram",
+            )
+
+    def _restart(self, step: int, seconds: float) -> None:
+        self._pace.restart(step, seconds)
+        if self._memory_pace is not None:
+            self._memory_pace.restart(step, seconds)
+
+    # Deciding
 
     def decide(self, step: int, metrics: Mapping[str, float], *, moved: bool, stop: bool, final: bool) -> Save | None:
         """Whether to save at this boundary."""
-        seconds = self._surroundings.monotonic()
-        due = self._pace.decide(step, seconds, metrics, self._saved_metrics, moved=moved, stop=stop, final=final)
+        seconds, known = self._surroundings.monotonic(), self._committer.saved_metrics
+        due = self._pace.decide(step, seconds, metrics, known, moved=moved, stop=stop, final=final)
         return due or (Save(self._redo) if self._redo is not None else None)
+
+    def decide_memory(self, step: int, metrics: Mapping[str, float]) -> Save | None:
+        """Whether to save to the memory tier at this boundary."""
+        if self._memory_pace is None:
+            return None
+        return self._memory_pace.decide(step, self._surroundings.monotonic(), metrics, {}, moved=True)
+
+    # Saving
 
     def save(
         self, cut: Cut, reason: str, metrics: Mapping[str, float], *, wait_for_arena_seconds: float = 0.0
@@ -150,10 +155,38 @@ class Saver:
         Raises:
             InvalidInputError: Something tracked cannot be stored.
         """
+        taken = self._take(cut, reason, metrics, self._pace, self._committer.commit, wait_for_arena_seconds)
+        if taken is None:
+            return self._skip(cut, reason)
+        self._handles.append(taken.handle)
+        self._redo = None
+        return taken.handle
+
+    def save_to_memory(self, cut: Cut, reason: str, metrics: Mapping[str, float]) -> None:
+        """
+        Capture everything as of now and have it committed to the memory tier; nothing happens if no arena is free.
+
+        Raises:
+            InvalidInputError: Something tracked cannot be stored.
+        """
+        assert self._memory_pace is not None
+        taken = self._take(cut, reason, metrics, self._memory_pace, self._committer.commit_to_memory)
+        if taken is not None:
+            self._memory_handles.append(taken.handle)
+
+    def _take(
+        self,
+        cut: Cut,
+        reason: str,
+        metrics: Mapping[str, float],
+        pace: Pace,
+        commit: Callable[[Taken, Pace], None],
+        wait_for_arena_seconds: float = 0.0,
+    ) -> Taken | None:
         began = self._surroundings.monotonic()
         arena = self._writer.take_arena(wait_for_arena_seconds)
         if arena is None:
-            return self._skip(cut, reason)
+            return None
         try:
             capture = take_capture(self._components, arena, self._gate)
             meta = self._meta()
@@ -161,144 +194,32 @@ class Saver:
             self._writer.return_arena(arena)
             raise
         handle = SaveHandle(self._surroundings.new_id(), cut.global_step, reason, holder=self._writer.holder)
-        values = dict(metrics)
         if not capture.beside.is_open:
             handle.captured.reach()
-        interval = self._pace.since(began)
+        self._sequence += 1
+        taken = Taken(handle, cut, self._sequence, dict(metrics), capture, meta, pace.since(began))
+        self._committer.expect(taken)
+        pace.restart(cut.global_step, began)
         handle.blocked_seconds = self._surroundings.monotonic() - began
         self._blocked_seconds += handle.blocked_seconds
-        self._links[handle.checkpoint] = {
-            part.source.relative_to(self._store.snapshots).parts[0]
-            for part in capture.parts
-            if isinstance(part, LinkPart)
-        }
-        self._sequence += 1
-        draft = functools.partial(self._draft, handle.checkpoint, self._sequence, cut, reason, values)
-        self._writer.submit(handle, arena, lambda: self._commit(handle, draft, capture, meta, interval))
-        self._handles.append(handle)
-        self._redo = None
-        self._pace.restart(cut.global_step, began)
-        return handle
+        self._writer.submit(handle, arena, lambda: commit(taken, pace))
+        return taken
 
     def _skip(self, cut: Cut, reason: str) -> SaveHandle:
         self._counts["skipped"] += 1
-        holder = self._writer.holder()
-        # Told by the writer when it gets on: a disk that holds it up would hold up whoever writes to a log as well.
-        self._untold.append(
-            self._event("save-skipped", step=cut.global_step, reason=f"every buffer waits for {holder}")
-        )
-        skipped = f"every buffer is taken and waits for {holder}"
-        return SaveHandle("", cut.global_step, reason, skipped=skipped, holder=self._writer.holder)
+        why = f"every buffer is taken and waits for {self._writer.holder()}"
+        self._committer.note("save-skipped", step=cut.global_step, reason=why)
+        return SaveHandle("", cut.global_step, reason, skipped=why, holder=self._writer.holder)
 
-    def _draft(
-        self, checkpoint: str, sequence: int, cut: Cut, reason: str, metrics: dict[str, float], capture: Capture
-    ) -> Manifest:
-        return Manifest(
-            run=self._run,
-            id=checkpoint,
-            global_step=cut.global_step,
-            generation=self._writership.generation,
-            sequence=sequence,
-            parent=self._parent,
-            cut=cut,
-            reason=reason,
-            created_at=self._surroundings.now(),
-            algorithm=self._algorithm,
-            versions=self._surroundings.versions(),
-            host=self._surroundings.host(),
-            grade=lowest_grade([entry.grade for entry in capture.entries]),
-            metrics=metrics,
-            origin=self._origin,
-            components=capture.entries,
-        )
-
-    def _commit(
-        self,
-        handle: SaveHandle,
-        draft: Callable[[Capture], Manifest],
-        capture: Capture,
-        meta: Callable[[], bytes],
-        interval_seconds: float,
-    ) -> None:
-        """Run in the writer's thread: make the capture a checkpoint, then clean up behind it."""
-        began = self._surroundings.monotonic()
-        self._links.pop(handle.checkpoint)
-        try:
-            capture.beside.settle()
-            handle.captured.reach()
-            parts = (*capture.parts, content_part(META_FILE, meta()))
-            checkpoint = self._store.commit(draft(capture), parts, self._writership.guard)
-        except BaseException as error:
-            capture.aborted()
-            kind = error.kind if isinstance(error, PerdureError) else "internal"
-            self._untold.append(self._event("save-failed", step=handle.step, checkpoint=handle.checkpoint, kind=kind))
-            self._tell()
-            raise
+    def finish_write(self, checkpoint: Checkpoint) -> None:
+        """Have a checkpoint written to the disk that only the memory tier has."""
         manifest = checkpoint.manifest
-        capture.committed(checkpoint.directory, {entry.path: entry for entry in manifest.files})
-        self._parent = manifest.id
-        self._saved_metrics = widen(self._saved_metrics, manifest.metrics)
-        self._learn(handle, manifest, self._surroundings.monotonic() - began, interval_seconds)
-        self._tell()
-        self._clean_up()
+        handle = SaveHandle(manifest.id, manifest.global_step, manifest.reason, holder=self._writer.holder)
+        handle.captured.reach()
+        self._writer.submit(handle, None, lambda: self._committer.finish_write(handle, checkpoint))
+        self._handles.append(handle)
 
-    def _learn(self, handle: SaveHandle, manifest: Manifest, seconds: float, interval_seconds: float) -> None:
-        before = (self._pace.stretch, self._pace.interval_seconds)
-        self._pace.learn(
-            manifest.reason,
-            blocked_seconds=handle.blocked_seconds,
-            write_seconds=seconds,
-            interval_seconds=interval_seconds,
-        )
-        pace = {"stretch": self._pace.stretch, "interval_seconds": self._pace.interval_seconds}
-        self._untold.append(
-            self._event(
-                "saved",
-                checkpoint=manifest.id,
-                step=manifest.global_step,
-                reason=manifest.reason,
-                bytes=manifest.total_bytes,
-                blocked_seconds=round(handle.blocked_seconds, 6),
-                write_seconds=round(seconds, 6),
-                **pace,
-            )
-        )
-        if before != (self._pace.stretch, self._pace.interval_seconds):
-            cost = self._pace.cost
-            self._untold.append(
-                self._event(
-                    "interval-changed",
-                    step=manifest.global_step,
-                    cost_seconds=round(cost.seconds, 6),
-                    bytes_per_second=round(manifest.total_bytes / max(cost.write_seconds, 1e-9)),
-                    **pace,
-                )
-            )
-
-    def _tell(self) -> None:
-        """Append to the log what has not been told yet; in the writer's thread, or once that is idle."""
-        # The disk that refuses a save refuses the note as well; the handle and the warning still say it.
-        with suppress(StoreError):
-            while self._untold:
-                self._store.events.append(self._untold[0])
-                self._untold.popleft()
-
-    def _clean_up(self) -> None:
-        """Remove what the policy no longer keeps; a failure costs space and is told, it undoes no save."""
-        try:
-            found = {checkpoint.manifest.id: checkpoint for checkpoint in self._store.checkpoints()}
-            pins = {key: name for name, key in self._store.pins().items()}
-            needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in self._linked_names()]
-            plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], self._keep, pins, needed)
-            for manifest in plan.remove:
-                self._store.remove(found[manifest.id])
-                self._store.events.append(self._event("removed", checkpoint=manifest.id, step=manifest.global_step))
-        except PerdureError as error:
-            self._store.events.append(self._event("retention-failed", error=error.message))
-
-    def _linked_names(self) -> set[str]:
-        """Directories of checkpoints whose files the saves that are under way will link to."""
-        return set().union(*self._links.values())
+    # What became of it
 
     def collect_finished(self) -> tuple[list[SaveHandle], float]:
         """
@@ -310,14 +231,26 @@ class Saver:
         Returns:
             Handles that ended, in order, and the stretch factor now.
         """
-        ended = [handle for handle in self._handles if handle.committed.is_set() or handle.error is not None]
+        ended = [handle for handle in self._handles if handle.has_ended]
         self._handles = [handle for handle in self._handles if handle not in ended]
         for handle in ended:
             self._counts["failed" if handle.error is not None else "saved"] += 1
             if is_torn(handle):
                 self._gate.distrust()
                 self._redo = handle.reason
-        return ended, self._pace.stretch
+        return [*ended, *self._failed_in_memory()], self._pace.stretch
+
+    def _failed_in_memory(self) -> list[SaveHandle]:
+        """The first save to the memory tier that failed; unless it was torn, the tier is left alone from then on."""
+        ended = [handle for handle in self._memory_handles if handle.has_ended]
+        self._memory_handles = [handle for handle in self._memory_handles if handle not in ended]
+        failed = [handle for handle in ended if handle.error is not None]
+        self._counts["memory"] += len(ended) - len(failed)
+        if any(is_torn(handle) for handle in failed):
+            self._gate.distrust()
+        elif failed:
+            self._memory_pace = None
+        return failed[:1]
 
     @property
     def busy_seconds(self) -> float:
@@ -342,7 +275,8 @@ class Saver:
         """Finish what is being written and end the writer's thread."""
         self._writer.close(timeout_seconds)
         self._gate.close()
-        self._tell()
+        self._committer.tell()
+        self._committer.leave_memory()
 
     def statistics(self) -> SaverStatistics:
         """Counts and costs so far."""
@@ -356,10 +290,8 @@ class Saver:
             stretch=self._pace.stretch,
             arena_bytes=writer.arena_bytes,
             busy_seconds=self.busy_seconds,
+            memory_saves=self._counts["memory"],
         )
-
-    def _event(self, event: str, **fields: Any) -> dict[str, Any]:
-        return {"at": self._surroundings.now(), "event": event, "generation": self._writership.generation, **fields}
 
 
 def is_torn(handle: SaveHandle) -> bool:

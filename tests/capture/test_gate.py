@@ -218,7 +218,7 @@ def test_copying_before_is_the_default(tmp_path):
     ("tensor", "provable"),
     [
         (torch.zeros(WIDTH, WIDTH), True),
-        (torch.zeros(PROVABLE_BYTES // 8), False),
+        (torch.zeros(PROVABLE_BYTES // 4 - 1), False),
         (torch.zeros(WIDTH, WIDTH).t(), False),
         (torch.zeros(WIDTH, WIDTH).share_memory_(), False),
         (torch.zeros(WIDTH, 2 * WIDTH)[:, ::2], False),

@@ -117,6 +117,11 @@ class SaveHandle:
         getattr(self, milestone).wait(timeout_seconds)
         return self
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the save is committed or has failed."""
+        return self.committed.is_set() or self.error is not None
+
     def fail(self, error: BaseException) -> None:
         """End the save: what has not been reached never will be."""
         self.error = error
@@ -150,7 +155,7 @@ class _Job:
     """A capture on its way to the disk."""
 
     handle: SaveHandle
-    arena: Arena
+    arena: Arena | None
     run: Callable[[], None]
 
 
@@ -213,8 +218,15 @@ class Writer:
         """Give back an arena that nothing refers to any more."""
         self._free.put(arena)
 
-    def submit(self, handle: SaveHandle, arena: Arena, job: Callable[[], None]) -> None:
-        """Run ``job`` in the background; its error ends the handle, its success reaches ``committed``."""
+    def submit(self, handle: SaveHandle, arena: Arena | None, job: Callable[[], None]) -> None:
+        """
+        Run ``job`` in the background; its error ends the handle, its success reaches ``committed``.
+
+        Args:
+            handle: What becomes of it.
+            arena: What the job reads from, or None.
+            job: Called in the writer's thread.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="perdure-writer", daemon=True)
             self._thread.start()
@@ -264,7 +276,8 @@ class Writer:
                 job.handle.replicated.reach()
             finally:
                 self._current = None
-                self._free.put(job.arena)
+                if job.arena is not None:
+                    self._free.put(job.arena)
                 with self._idle:
                     self._failed += job.handle.error is not None
                     self._in_flight -= 1

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import errno
 import mmap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from perdure.core.manifest import FileEntry
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
-from perdure.files.writing import STRIDE_BYTES, digest_of
+from perdure.files.writing import DIRECT_THRESHOLD_BYTES, STRIDE_BYTES, Digest, digest_of
 
 _HUGE_PAGE_BYTES = 2 * 1024 * 1024
 """Memory of this size and more is asked for in huge pages: touching it first, and writing from it, then costs less."""
 _GONE = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL}
+
+
+def _nothing(_: memoryview) -> None:
+    """Follow nobody."""
 
 
 def allocate(size_bytes: int) -> memoryview:
@@ -82,22 +88,43 @@ def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:
     with explained("read", path):
         try:
             content = allocate(entry.bytes)
-            read_all(files, descriptor, content)
+            actual = _read_digested(files, descriptor, content)
         finally:
             files.close(descriptor)
-    actual = digest_of(content)
     if actual != entry.digest:
         raise damaged(path, "its bytes are not those that were committed", entry.digest, actual)
     return content
 
 
-def read_all(files: Files, descriptor: int, buffer: memoryview) -> None:
-    """Fill ``buffer`` from the beginning of a file that is at least as long."""
+def _read_digested(files: Files, descriptor: int, buffer: memoryview) -> str:
+    """Fill ``buffer``; what has been read is digested in a thread of its own while more is being read."""
+    if len(buffer) < DIRECT_THRESHOLD_BYTES:
+        read_all(files, descriptor, buffer)
+        return digest_of(buffer)
+    with ThreadPoolExecutor(1, "perdure-digest") as thread:
+        digest = Digest(thread)
+        read_all(files, descriptor, buffer, digest.follow)
+        return digest.value()
+
+
+def read_all(
+    files: Files, descriptor: int, buffer: memoryview, follow: Callable[[memoryview], None] = _nothing
+) -> None:
+    """
+    Fill ``buffer`` from the beginning of a file that is at least as long.
+
+    Args:
+        files: The file system.
+        descriptor: The open file.
+        buffer: What is filled.
+        follow: Called with each piece that has been filled, in order.
+    """
     position = 0
     while position < len(buffer):
         count = files.read_into(descriptor, buffer[position : position + STRIDE_BYTES], position)
         if count == 0:
             raise OSError(errno.EIO, "the file became shorter while it was read")
+        follow(buffer[position : position + count])
         position += count
 
 

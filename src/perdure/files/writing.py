@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +33,16 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 class Digest:
-    """A digest that grows in a thread of its own while the same bytes are written."""
+    """A digest that grows in a thread of its own while the same bytes are written, or the next ones read."""
 
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._hash = blake3()
         self._thread = thread
+        self._following: list[Future[blake3]] = []
+
+    def follow(self, data: memoryview) -> None:
+        """Take ``data`` into the digest behind the caller's back; it must not change until `value` is asked for."""
+        self._following.append(self._thread.submit(self._hash.update, data))
 
     def write_beside(self, files: Files, descriptor: int, data: memoryview) -> None:
         """Write ``data`` and take it into the digest at the same time; both are done on return."""
@@ -52,7 +57,9 @@ class Digest:
             hashed.result()
 
     def value(self) -> str:
-        """The digest of all that was written."""
+        """The digest of all that was written or followed."""
+        for followed in self._following:
+            followed.result()
         return f"blake3:{self._hash.hexdigest()}"
 
 

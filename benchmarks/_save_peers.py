@@ -1,0 +1,342 @@
+"""
+How others save and load a module with its optimizer, in their best documented mode and with equal guarantees.
+
+Equal guarantees means durable: each file and directory that a peer leaves without a sync is synced here, and the time
+for that counts. Every peer saves the same tensors. Those that are not installed are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+import perdure
+
+SIZES = {"6MB": (256, 8), "64MB": (1024, 5), "256MB": (2048, 5), "1.5GB": (4224, 7)}
+"""Width and number of square layers; with both moments of Adam, three times the weights."""
+
+
+def build(width: int, layers: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A module with optimizer state."""
+    torch.manual_seed(0)
+    module = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+    optimizer = torch.optim.Adam(module.parameters())
+    module(torch.randn(2, width)).sum().backward()
+    optimizer.step()
+    return module, optimizer
+
+
+def tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Every tensor of both, by name."""
+    moments = {f"{index}.{key}": value for index, state in optimizer.state.items() for key, value in state.items()}
+    return {**module.state_dict(), **{f"optimizer.{key}": value for key, value in enumerate(moments.values())}}
+
+
+def size_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of all tensors."""
+    return sum(tensor.nbytes for tensor in tensors(module, optimizer).values())
+
+
+def sync_all(path: Path) -> None:
+    """Make a file, or a folder and all in it, durable, names included, as a careful user would."""
+    inside = sorted(path.rglob("*"), reverse=True) if path.is_dir() else []
+    for target in [*inside, path, path.parent]:
+        descriptor = os.open(target, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def evict(path: Path) -> None:
+    """Take the pages of a file or folder out of the cache; they are clean."""
+    for target in [path, *(path.rglob("*") if path.is_dir() else ())]:
+        if target.is_file():
+            descriptor = os.open(target, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+class SavePeer(Protocol):
+    """Something that saves a module and its optimizer."""
+
+    def begin(self) -> float:
+        """Begin a save, and give the seconds for which it blocks training."""
+
+    def finish(self) -> None:
+        """Return once that save is durable."""
+
+    def written(self) -> Path:
+        """Where the newest save lies."""
+
+    def load(self) -> None:
+        """Load the newest save into the live module and optimizer."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Perdure:
+    """`run.save`, and a restore into a new run of the same directory."""
+
+    copy = "before"
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        self._state = {"module": module, "optimizer": optimizer}
+        self._where = where
+        self._run = self._open()
+        self._run.restore()
+
+    def _open(self) -> perdure.Run:
+        run = perdure.open(
+            self._where, run=self.copy, save=None, keep=perdure.Last(1), budget=None, copy=self.copy, quiet=True
+        )
+        run.track(**self._state)
+        return run
+
+    def begin(self) -> float:
+        began = time.perf_counter()
+        self._handle = self._run.save()
+        return time.perf_counter() - began
+
+    def finish(self) -> None:
+        self._handle.wait()
+
+    def written(self) -> Path:
+        return (self._where / self.copy / "latest").resolve()
+
+    def load(self) -> None:
+        self._run.close()
+        self._run = self._open()
+        self._run.restore()
+
+    def close(self) -> None:
+        self._run.close()
+
+
+class PerdureBeside(Perdure):
+    """The same, where the optimizer's next step waits for the copy and the save does not."""
+
+    copy = "beside"
+
+
+class TorchSave:
+    """``torch.save`` and ``torch.load``; blocks until it is durable, as whoever wants to keep it must."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        self._module, self._optimizer = module, optimizer
+        self._path = where / "state.pt"
+
+    def begin(self) -> float:
+        began = time.perf_counter()
+        torch.save({"module": self._module.state_dict(), "optimizer": self._optimizer.state_dict()}, self._path)
+        sync_all(self._path)
+        return time.perf_counter() - began
+
+    def finish(self) -> None:
+        """Nothing is left."""
+
+    def written(self) -> Path:
+        return self._path
+
+    def load(self) -> None:
+        state = torch.load(self._path, weights_only=True)
+        self._module.load_state_dict(state["module"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Safetensors:
+    """``save_file`` and ``load_file``."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        self._tensors = tensors(module, optimizer)
+        self._path = where / "state.safetensors"
+
+    def begin(self) -> float:
+        from safetensors.torch import save_file
+
+        began = time.perf_counter()
+        save_file(self._tensors, self._path)
+        sync_all(self._path)
+        return time.perf_counter() - began
+
+    def finish(self) -> None:
+        """Nothing is left."""
+
+    def written(self) -> Path:
+        return self._path
+
+    def load(self) -> None:
+        from safetensors.torch import load_file
+
+        for name, tensor in load_file(self._path).items():
+            self._tensors[name].detach().copy_(tensor)  # its tensors are mapped: nothing is read before this
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Dcp:
+    """``torch.distributed.checkpoint``, synchronous."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        self.state = {"module": module.state_dict(), "optimizer": optimizer.state_dict()}
+        self._where = where
+        self._number = 0
+
+    def _next(self) -> Path:
+        shutil.rmtree(self.written(), ignore_errors=True)
+        self._number += 1
+        return self.written()
+
+    def begin(self) -> float:
+        import torch.distributed.checkpoint as dcp
+
+        path = self._next()
+        began = time.perf_counter()
+        dcp.save(self.state, checkpoint_id=path, no_dist=True)
+        sync_all(path)
+        return time.perf_counter() - began
+
+    def finish(self) -> None:
+        """Nothing is left."""
+
+    def written(self) -> Path:
+        return self._where / f"{type(self).__name__}-{self._number}"
+
+    def load(self) -> None:
+        import torch.distributed.checkpoint as dcp
+
+        dcp.load(self.state, checkpoint_id=self.written(), no_dist=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class DcpAsync(Dcp):
+    """``async_save`` in a thread, with the stager that keeps its buffers from save to save."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        super().__init__(module, optimizer, where)
+        # Everything else that it offers needs an accelerator.
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+            )
+        )
+
+    def begin(self) -> float:
+        path = self._next()
+        began = time.perf_counter()
+        self._future = self._start(path)
+        return time.perf_counter() - began
+
+    def _start(self, path: Path) -> Any:
+        from torch.distributed.checkpoint import async_save
+
+        return async_save(self.state, checkpoint_id=path, async_stager=self._stager, no_dist=True)
+
+    def finish(self) -> None:
+        self._future.result()
+        sync_all(self.written())
+
+    def close(self) -> None:
+        self._stager.close()
+
+
+class DcpProcess(DcpAsync):
+    """``async_save`` in a process of its own, which needs a process group of one."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        import torch.distributed as dist
+
+        super().__init__(module, optimizer, where)
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def _start(self, path: Path) -> Any:
+        from torch.distributed.checkpoint import async_save
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        return async_save(
+            self.state,
+            checkpoint_id=path,
+            async_stager=self._stager,
+            async_checkpointer_type=AsyncCheckpointerType.PROCESS,
+        )
+
+    def close(self) -> None:
+        import torch.distributed as dist
+
+        super().close()
+        dist.destroy_process_group()
+
+
+class Orbax:
+    """Orbax's ``AsyncCheckpointer`` with the same numbers in JAX arrays, which never change and need no staging."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        import jax.numpy as jnp
+        import orbax.checkpoint as ocp
+
+        self._tree = {name: jnp.asarray(value.numpy()) for name, value in tensors(module, optimizer).items()}
+        self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        self._arguments = ocp.args
+        self._where = where.absolute()
+        self._number = 0
+
+    def begin(self) -> float:
+        shutil.rmtree(self.written(), ignore_errors=True)
+        self._number += 1
+        began = time.perf_counter()
+        self._checkpointer.save(self.written(), args=self._arguments.StandardSave(self._tree))
+        return time.perf_counter() - began
+
+    def finish(self) -> None:
+        self._checkpointer.wait_until_finished()
+        sync_all(self.written())
+
+    def written(self) -> Path:
+        return self._where / f"orbax-{self._number}"
+
+    def load(self) -> None:
+        import jax
+
+        jax.block_until_ready(self._checkpointer.restore(self.written()))
+
+    def close(self) -> None:
+        self._checkpointer.close()
+
+
+Make = Callable[[nn.Module, torch.optim.Optimizer, Path], SavePeer]
+
+_PEERS: Mapping[str, tuple[str, Make]] = {
+    "perdure": ("torch", Perdure),
+    "perdure_beside": ("torch", PerdureBeside),
+    "torch_save": ("torch", TorchSave),
+    "safetensors": ("safetensors", Safetensors),
+    "dcp": ("torch", Dcp),
+    "dcp_async": ("torch", DcpAsync),
+    "dcp_process": ("torch", DcpProcess),
+    "orbax_async": ("orbax", Orbax),
+}
+
+
+def peers(*, quick: bool) -> dict[str, Make]:
+    """Those that can be measured here; without the one that takes long to start, if it is to be quick."""
+    warnings.filterwarnings("ignore", module="torch.distributed")
+    left_out = {"dcp_process"} if quick else set()
+    return {name: make for name, (module, make) in _PEERS.items() if find_spec(module) and name not in left_out}

@@ -1,0 +1,129 @@
+"""
+What saving takes from training (F4): steps a second with a save every ten steps, against none, and the slowest steps.
+
+The training is real: forward, backward and Adam on the network that is saved, with batches that make a step long enough
+for ten of them to outlast a write. Rounds with and without saves alternate. A save that comes due while its peer is
+still busy is skipped, for all alike, and counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks._save_peers import SIZES, Make, SavePeer, build, peers, size_of
+from benchmarks.measure import MB, alternate, figure, machine, scratch, summary
+
+STEPS_PER_SAVE = 10
+BATCH = {"6MB": 256, "64MB": 128, "256MB": 128}
+
+
+class Trainer:
+    """A training loop that is timed step by step."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, batch: int) -> None:
+        self._module, self._optimizer = module, optimizer
+        first = next(module.parameters())
+        self._input = torch.randn(batch, first.shape[1])
+
+    def step(self) -> None:
+        """One update."""
+        self._optimizer.zero_grad()
+        self._module(self._input).square().mean().backward()
+        self._optimizer.step()
+
+    def steps(self, count: int, at_step: Callable[[int], None]) -> list[float]:
+        """Seconds of each of so many steps, what happens before it included."""
+        taken = []
+        for number in range(count):
+            began = time.perf_counter()
+            at_step(number)
+            self.step()
+            taken.append(time.perf_counter() - began)
+        return taken
+
+
+def nothing(_: int) -> None:
+    """Save nothing."""
+
+
+def saver(peer: SavePeer) -> Callable[[int], None]:
+    """Save before every tenth step; the one before is durable by then, or is waited for."""
+    begun = [False]
+
+    def at_step(number: int) -> None:
+        if number % STEPS_PER_SAVE == 0:
+            if begun[0]:
+                peer.finish()
+            peer.begin()
+            begun[0] = True
+
+    return at_step
+
+
+def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
+    """All figures of one size."""
+    module, optimizer = build(*SIZES[size])
+    trainer = Trainer(module, optimizer, BATCH[size])
+    count = STEPS_PER_SAVE * (3 if quick else 8)
+    chosen = {name: make(module, optimizer, where) for name, make in _measured(quick=quick).items()}
+    samples: dict[str, list[float]] = {}
+
+    def contender(name: str, at_step: Callable[[int], None], finish: Callable[[], None]) -> Callable[[], float]:
+        def one() -> float:
+            taken = trainer.steps(count, at_step)
+            samples.setdefault(name, []).extend(taken)
+            finish()
+            return count / sum(taken)
+
+        return one
+
+    contenders = {"none": contender("none", nothing, lambda: None)}
+    contenders |= {name: contender(name, saver(peer), peer.finish) for name, peer in chosen.items()}
+    results = alternate(contenders, 5 if quick else 7, warm_up=1)
+    for each in chosen.values():
+        each.close()
+    raw: dict[str, Any] = {name: summary(values) for name, values in results.items()}
+    raw |= {f"{name}:p99_seconds": percentile(values) for name, values in samples.items()}
+    raw["state_mb"] = size_of(module, optimizer) / MB
+    base = raw["none"]["median"]
+    figures = []
+    for name in chosen:
+        ours = name.startswith("perdure")
+        label = {"perdure": f"F4@{size}", "perdure_beside": f"F4@{size}:beside"}.get(
+            name, f"interference:{name}@{size}"
+        )
+        figures.append(figure(label, raw[name]["median"] / base, ">=0.98" if ours else "", raw))
+        slowest = raw[f"{name}:p99_seconds"] / raw["none:p99_seconds"]
+        figures.append(figure(f"{label}:p99", slowest, "<=1.1" if ours else "", raw))
+    return figures
+
+
+def _measured(*, quick: bool) -> dict[str, Make]:
+    # Synchronous ones stop training for as long as `stall` says; here they would only take time.
+    return {
+        name: make for name, make in peers(quick=quick).items() if name not in ("safetensors", "dcp", "orbax_async")
+    }
+
+
+def percentile(values: list[float]) -> float:
+    """The value below which 99 of 100 lie."""
+    return statistics.quantiles(values, n=100)[98]
+
+
+def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of every benchmark
+    """Measure the sizes at which ten steps outlast a write."""
+    torch.set_num_threads(1)
+    figures = []
+    for size in BATCH:
+        if quick and size == "256MB":
+            continue
+        with scratch() as where:
+            figures += measure(size, where, quick=quick)
+    return {"benchmark": "interference", "schema": 1, "machine": machine("perdure", "torch"), "figures": figures}

@@ -1,0 +1,91 @@
+"""
+How fast a save is read back into live objects, verified, with cold caches: beside a plain reader and the field.
+
+The plain reader reads a file of the same size in large pieces into memory that is there. Ours checks every byte against
+its digest on the way, and runs the sanity check; the others check nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks._save_peers import SIZES, SavePeer, build, evict, peers, size_of
+from benchmarks.measure import MB, alternate, figure, machine, scratch, seconds, summary
+from perdure.files.reading import allocate
+
+PIECE_BYTES = 8 * 2**20
+TARGETS = {"1.5GB": ">=0.8"}
+
+
+def raw_reader(where: Path, size_bytes: int) -> Callable[[], float]:
+    """Read that many bytes through the page cache, which has none of them."""
+    memory = allocate(size_bytes)
+    path = where / "raw-read"
+    path.write_bytes(memory)
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+
+    def read() -> None:
+        for start in range(0, size_bytes, PIECE_BYTES):
+            os.preadv(descriptor, [memory[start : start + PIECE_BYTES]], start)
+
+    def one() -> float:
+        evict(path)
+        return seconds(read)
+
+    return one
+
+
+def cold(peer: SavePeer) -> Callable[[], float]:
+    """Measure one load of the newest save."""
+
+    def one() -> float:
+        evict(peer.written())
+        return seconds(peer.load)
+
+    return one
+
+
+def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
+    """All figures of one size."""
+    module, optimizer = build(*SIZES[size])
+    state_bytes = size_of(module, optimizer)
+    left_out = ("perdure_beside", "dcp_async", "dcp_process")  # the same files as others
+    chosen = {n: make(module, optimizer, where) for n, make in peers(quick=quick).items() if n not in left_out}
+    for each in chosen.values():
+        each.begin()
+        each.finish()
+    contenders = {"raw": raw_reader(where, state_bytes), **{name: cold(each) for name, each in chosen.items()}}
+    results = alternate(contenders, 5, warm_up=1)
+    for each in chosen.values():
+        each.close()
+    raw: dict[str, Any] = {name: summary(values) for name, values in results.items()}
+    raw["state_mb"] = state_bytes / MB
+    medians = {name: raw[name]["median"] for name in results}
+    return [
+        figure(
+            f"restore:{name}@{size}",
+            medians["raw"] / medians[name],
+            TARGETS.get(size, "") if name == "perdure" else "",
+            raw,
+        )
+        for name in chosen
+    ]
+
+
+def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of every benchmark
+    """Measure every size; the largest only if it need not be quick."""
+    torch.set_num_threads(1)
+    figures = []
+    for size in SIZES:
+        if quick and size == "1.5GB":
+            continue
+        with scratch() as where:
+            figures += measure(size, where, quick=quick)
+    packages = ("perdure", "torch", "safetensors", "orbax-checkpoint", "numpy")
+    return {"benchmark": "restore", "schema": 1, "machine": machine(*packages), "figures": figures}

@@ -1,0 +1,291 @@
+"""
+Committing: what happens to a capture behind training's back, in the writer's thread.
+
+Nothing here touches what training touches. A capture becomes a checkpoint in the memory tier, if there is one, then on
+the disk; then what the keep policy no longer keeps is removed, and the log is told.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from perdure.capture.snapshot import Capture, content_part
+from perdure.capture.writer import SaveHandle
+from perdure.core.component import ContentPart, LinkPart, Part
+from perdure.core.manifest import Cut, Manifest, Origin, lowest_grade
+from perdure.core.retention import KeepPolicy, plan_retention
+from perdure.core.saving import widen
+from perdure.errors import PerdureError, StoreError
+from perdure.pacing import Pace
+from perdure.store.layout import META_FILE
+from perdure.store.store import Checkpoint, Store
+from perdure.surroundings import Surroundings
+from perdure.tiers.memory import discard
+from perdure.writership import Writership
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """
+    A save whose capture has been taken.
+
+    Attributes:
+        handle: What becomes of it.
+        cut: The point that it belongs to.
+        sequence: Its number within the generation.
+        metrics: Newest values when it was taken.
+        capture: What was captured; lies in an arena.
+        meta: Makes the content of ``meta.json``.
+        interval_seconds: Time since the save of its tier before.
+    """
+
+    handle: SaveHandle
+    cut: Cut
+    sequence: int
+    metrics: Mapping[str, float]
+    capture: Capture
+    meta: Callable[[], bytes]
+    interval_seconds: float
+
+
+class Committer:
+    """
+    Commits the saves of one run.
+
+    Args:
+        store: The run directory.
+        memory: The memory tier, if there is one.
+        run: The run's name.
+        keep: What to keep; None keeps all.
+        algorithm: Named in manifests.
+        writership: Says which generation this is, and guards the moment in which a checkpoint becomes visible.
+        surroundings: Time and versions.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        memory: Store | None,
+        run: str,
+        *,
+        keep: KeepPolicy | None,
+        algorithm: str | None,
+        writership: Writership,
+        surroundings: Surroundings,
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._run = run
+        self._keep = keep
+        self._algorithm = algorithm
+        self._writership = writership
+        self._surroundings = surroundings
+        self._links: dict[str, set[str]] = {}
+        self._untold: deque[dict[str, Any]] = deque()
+        self._parent: str | None = None
+        self._origin: Origin | None = None
+        self.saved_metrics: dict[str, tuple[float, float]] = {}
+        """Lowest and highest value of each metric among the checkpoints so far."""
+
+    def begin(self, restored: Checkpoint | None) -> None:
+        """Go on from a restore, or from nothing."""
+        for checkpoint in self._store.checkpoints():
+            self.saved_metrics = widen(self.saved_metrics, checkpoint.manifest.metrics)
+        if restored is not None:
+            self._parent = restored.manifest.id
+            self._origin = restored.manifest.origin
+
+    # Called in the training thread
+
+    def expect(self, taken: Taken) -> None:
+        """Protect what a save that is under way will link to; called before it is submitted."""
+        self._links[taken.handle.checkpoint] = {
+            part.source.relative_to(self._store.snapshots).parts[0]
+            for part in taken.capture.parts
+            if isinstance(part, LinkPart)
+        }
+
+    def note(self, event: str, **fields: Any) -> None:
+        """
+        Have something told in the log when the writer gets on.
+
+        Not at once: a disk that holds the writer up would hold up whoever writes to the log as well.
+        """
+        self._untold.append(
+            {"at": self._surroundings.now(), "event": event, "generation": self._writership.generation, **fields}
+        )
+
+    # Called in the writer's thread, or when that has ended
+
+    def tell(self) -> None:
+        """Append to the log what has not been told yet."""
+        # The disk that refuses a save refuses the note as well; the handle and the warning still say it.
+        with suppress(StoreError):
+            while self._untold:
+                self._store.events.append(self._untold[0])
+                self._untold.popleft()
+
+    def commit(self, taken: Taken, pace: Pace) -> None:
+        """Make a capture a checkpoint on the disk, then clean up behind it."""
+        began = self._surroundings.monotonic()
+        self._links.pop(taken.handle.checkpoint)
+        try:
+            parts = _parts(taken)
+            draft = self._draft(taken)
+            if self._memory is not None:
+                # First: should the learner die while the disk is being written, the next start ends what it began.
+                self._try_memory(draft, parts)
+            checkpoint = self._store.commit(draft, parts, self._writership.guard)
+        except BaseException as error:
+            taken.capture.aborted()
+            self._note_failure(taken.handle, error)
+            raise
+        manifest = checkpoint.manifest
+        taken.capture.committed(checkpoint.directory, {entry.path: entry for entry in manifest.files})
+        self._parent = manifest.id
+        self.saved_metrics = widen(self.saved_metrics, manifest.metrics)
+        self._learn(taken, manifest, self._surroundings.monotonic() - began, pace)
+        self.tell()
+        self._clean_up()
+
+    def commit_to_memory(self, taken: Taken, pace: Pace) -> None:
+        """Make a capture a checkpoint in the memory tier alone."""
+        began = self._surroundings.monotonic()
+        self._links.pop(taken.handle.checkpoint)
+        try:
+            self._put_in_memory(self._draft(taken), _parts(taken))
+        except BaseException as error:
+            taken.capture.aborted()
+            self._note_failure(taken.handle, error, tier="ram")
+            raise
+        pace.learn(
+            taken.handle.reason,
+            blocked_seconds=taken.handle.blocked_seconds,
+            write_seconds=self._surroundings.monotonic() - began,
+            interval_seconds=taken.interval_seconds,
+        )
+
+    def finish_write(self, handle: SaveHandle, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint to the disk that only memory has: its learner died before that was done."""
+        assert self._memory is not None
+        manifest = checkpoint.manifest
+        parts = [
+            ContentPart(entry.path, entry.bytes, functools.partial(_chunks, self._memory, checkpoint, entry.path))
+            for entry in manifest.files
+        ]
+        try:
+            self._store.commit(msgspec.structs.replace(manifest, files=()), parts, self._writership.guard)
+        except BaseException as error:
+            self._note_failure(handle, error)
+            raise
+        self.note("write-finished", checkpoint=manifest.id, step=manifest.global_step)
+        self.tell()
+
+    def leave_memory(self) -> None:
+        """Give the memory tier's memory back, unless it has what the disk has not."""
+        if self._memory is None:
+            return
+        newest = self._memory.checkpoints()[:1]
+        known = {checkpoint.manifest.id for checkpoint in self._store.checkpoints()}
+        if all(checkpoint.manifest.id in known for checkpoint in newest):
+            discard(self._memory)
+
+    def _draft(self, taken: Taken) -> Manifest:
+        return Manifest(
+            run=self._run,
+            id=taken.handle.checkpoint,
+            global_step=taken.cut.global_step,
+            generation=self._writership.generation,
+            sequence=taken.sequence,
+            parent=self._parent,
+            cut=taken.cut,
+            reason=taken.handle.reason,
+            created_at=self._surroundings.now(),
+            algorithm=self._algorithm,
+            versions=self._surroundings.versions(),
+            host=self._surroundings.host(),
+            grade=lowest_grade([entry.grade for entry in taken.capture.entries]),
+            metrics=dict(taken.metrics),
+            origin=self._origin,
+            components=taken.capture.entries,
+        )
+
+    def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
+        try:
+            self._put_in_memory(draft, parts)
+        except StoreError as error:
+            # A full memory tier costs the saves to it, not those to the disk.
+            self.note("save-failed", step=draft.global_step, checkpoint=draft.id, kind=error.kind, tier="ram")
+
+    def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
+        assert self._memory is not None
+        self._memory.commit(draft, parts, self._writership.guard)
+        for older in self._memory.checkpoints()[1:]:
+            self._memory.remove(older)
+
+    def _note_failure(self, handle: SaveHandle, error: BaseException, **fields: Any) -> None:
+        kind = error.kind if isinstance(error, PerdureError) else "internal"
+        self.note("save-failed", step=handle.step, checkpoint=handle.checkpoint, kind=kind, **fields)
+        self.tell()
+
+    def _learn(self, taken: Taken, manifest: Manifest, seconds: float, pace: Pace) -> None:
+        before = (pace.stretch, pace.interval_seconds)
+        handle = taken.handle
+        pace.learn(
+            manifest.reason,
+            blocked_seconds=handle.blocked_seconds,
+            write_seconds=seconds,
+            interval_seconds=taken.interval_seconds,
+        )
+        chosen = {"stretch": pace.stretch, "interval_seconds": pace.interval_seconds}
+        self.note(
+            "saved",
+            checkpoint=manifest.id,
+            step=manifest.global_step,
+            reason=manifest.reason,
+            bytes=manifest.total_bytes,
+            blocked_seconds=round(handle.blocked_seconds, 6),
+            write_seconds=round(seconds, 6),
+            **chosen,
+        )
+        if before != (pace.stretch, pace.interval_seconds):
+            self.note(
+                "interval-changed",
+                step=manifest.global_step,
+                cost_seconds=round(pace.cost.seconds, 6),
+                bytes_per_second=round(manifest.total_bytes / max(pace.cost.write_seconds, 1e-9)),
+                **chosen,
+            )
+
+    def _clean_up(self) -> None:
+        """Remove what the policy no longer keeps; a failure costs space and is told, it undoes no save."""
+        try:
+            found = {checkpoint.manifest.id: checkpoint for checkpoint in self._store.checkpoints()}
+            pins = {key: name for name, key in self._store.pins().items()}
+            linked = set().union(*self._links.values())
+            needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in linked]
+            plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], self._keep, pins, needed)
+            for manifest in plan.remove:
+                self._store.remove(found[manifest.id])
+                self.note("removed", checkpoint=manifest.id, step=manifest.global_step)
+        except PerdureError as error:
+            self.note("retention-failed", error=error.message)
+        self.tell()
+
+
+def _parts(taken: Taken) -> tuple[Part, ...]:
+    """The files of a capture, once it is whole."""
+    taken.capture.beside.settle()
+    taken.handle.captured.reach()
+    return (*taken.capture.parts, content_part(META_FILE, taken.meta()))
+
+
+def _chunks(store: Store, checkpoint: Checkpoint, path: str) -> tuple[memoryview]:
+    return (store.read(checkpoint, path),)

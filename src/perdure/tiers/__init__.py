@@ -1,0 +1,1 @@
+"""Tiers: where checkpoints are kept besides the run directory, in the same format."""

@@ -1,0 +1,255 @@
+"""The memory tier: what a killed process leaves there is restored, and nothing else is ever taken for it."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import perdure
+from perdure import Every
+from perdure.errors import InvalidInputError, StoreError
+from perdure.files.door import Files
+from perdure.store.store import Store
+from perdure.surroundings import Surroundings
+from perdure.tiers.memory import find_memory_store, make_memory_store
+
+LEARNER = """
+import sys
+import numpy as np
+import perdure
+from perdure import Every
+
+value = np.zeros(300_000)
+with perdure.open(sys.argv[1], run="t", quiet=True, save=Every(steps=1000), ram=Every(steps=1), budget=None) as run:
+    run.track(value=value)
+    count = run.counters(global_step=0)
+    run.restore()
+    print("from", count.global_step, value[-1], flush=True)
+    if len(sys.argv) > 2:
+        run.save().wait()
+    for _ in run.loop(0, 10**9):
+        value += 1
+        count.global_step += 1
+        run._saver.drain(30)
+        print("done", count.global_step, run.statistics().memory_saves, flush=True)
+"""
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A memory tier of this test's own."""
+    place = tmp_path / "memory"
+    place.mkdir()
+    monkeypatch.setenv("PERDURE_MEMORY", str(place))
+    return place
+
+
+def opened(tmp_path, **options):
+    options = {"save": None, "budget": None, "quiet": True, **options}
+    return perdure.open(tmp_path, run="t", **options)
+
+
+def stores(root):
+    return [path for user in root.iterdir() for path in user.iterdir()]
+
+
+def checkpoints(directory):
+    return sorted((directory / "snapshots").iterdir())
+
+
+def test_a_memory_save_is_a_checkpoint_like_any_other(tmp_path, root):
+    """Saves to memory lie there in the run directory's own format, the newest alone, and none is on the disk."""
+    value = np.zeros(1000)
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=value)
+    count = run.counters(global_step=0)
+    for _ in run.loop(0, 3):
+        if count.global_step == 2:
+            run._saver.drain(30)
+            (found,) = checkpoints(stores(root)[0])
+            manifest = json.loads((found / "manifest.json").read_text())
+
+            assert 2 == manifest["global_step"]
+            assert not checkpoints(tmp_path / "t")
+        count.global_step += 1
+        run._saver.drain(30)
+    run.close()
+
+    assert 1 == len(checkpoints(tmp_path / "t"))
+
+
+def crash(run):
+    """End a run as a killed process would: nothing is finished, nothing is given back but the writer's lease."""
+    run._saver.drain(30)
+    run._stop.restore()
+    run._writership.release("")
+
+
+def trained(tmp_path, steps, **options):
+    value = np.zeros(1000)
+    run = opened(tmp_path, **options)
+    run.track(value=value)
+    count = run.counters(global_step=0)
+    loop = run.loop(0, 100)
+    for _ in range(steps):
+        next(loop)
+        value += 1
+        count.global_step += 1
+        run._saver.drain(30)
+    run._boundary("loop")
+    crash(run)
+
+
+def test_what_only_memory_has_is_restored_and_written_to_the_disk(tmp_path, root):
+    """After a crash the newest checkpoint comes from memory, and the next process puts it on the disk."""
+    trained(tmp_path, 5, save=Every(steps=3), ram=Every(steps=1))
+    (on_disk,) = checkpoints(tmp_path / "t")
+    value = np.zeros(1000)
+    run = opened(tmp_path)
+    run.track(value=value)
+    count = run.counters(global_step=0)
+    report = run.restore()
+    run._saver.drain(30)
+
+    assert "step-000000000003" in on_disk.name
+    assert (5, 5) == (report.step, count.global_step)
+    assert (value == 5).all()
+    assert "step-000000000005" in checkpoints(tmp_path / "t")[-1].name
+    run.close()
+    assert not stores(root)
+
+
+def test_a_lost_memory_tier_costs_steps_and_nothing_else(tmp_path, root):
+    """After a reboot the disk's newest checkpoint is restored."""
+    trained(tmp_path, 5, save=Every(steps=3), ram=Every(steps=1))
+    shutil.rmtree(root)
+    root.mkdir()
+    value = np.zeros(1000)
+    with opened(tmp_path) as run:
+        run.track(value=value)
+        run.counters(global_step=0)
+
+        assert 3 == run.restore().step
+    assert (value == 3).all()
+
+
+def test_damaged_memory_falls_back_to_the_disk(tmp_path, root):
+    """A flipped byte in memory puts that copy aside; the disk's is used, and the report says so."""
+    trained(tmp_path, 5, save=Every(steps=3), ram=Every(steps=1))
+    (path,) = (checkpoints(stores(root)[0])[0] / "state").glob("value*")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    value = np.zeros(1000)
+    with opened(tmp_path) as run:
+        run.track(value=value)
+        run.counters(global_step=0)
+        report = run.restore()
+
+    assert 3 == report.step
+    assert 1 == len(report.skipped)
+
+
+def test_a_run_that_was_removed_leaves_no_ghost(tmp_path, root):
+    """A new run of the same path never restores what a removed one left in memory."""
+    trained(tmp_path, 4, ram=Every(steps=1))
+    shutil.rmtree(tmp_path / "t")
+    value = np.zeros(1000)
+    with opened(tmp_path, ram=Every(steps=1)) as run:
+        run.track(value=value)
+        run.counters(global_step=0)
+
+        assert run.restore().checkpoint is None
+    assert not value.any()
+
+
+def test_another_users_folder_is_refused(tmp_path, root):
+    """A folder in the tier's place that others can write to is not used."""
+    surroundings = Surroundings()
+    disk = Store(tmp_path / "t", Files(), surroundings.new_id)
+    disk.create("t", surroundings.now())
+    store = make_memory_store(disk, Files(), surroundings.new_id, surroundings.now())
+    store.directory.parent.chmod(0o777)
+    with pytest.raises(StoreError, match="of this user's alone"):
+        find_memory_store(disk, Files(), surroundings.new_id)
+
+
+def test_a_full_memory_tier_costs_no_save_to_the_disk(tmp_path, root):
+    """When memory is full, saves to it stop with one warning, and those to the disk go on."""
+    value = np.zeros(1000)
+    run = opened(tmp_path, save=Every(steps=2), ram=Every(steps=1), keep=None)
+    run.track(value=value)
+    count = run.counters(global_step=0)
+    run.restore()
+    run._saver._committer._memory.files = type("Full", (Files,), {"free_bytes": lambda *_: 0})()
+    with pytest.warns(perdure.SaveFailedWarning, match="bytes are needed") as told:
+        for _ in run.loop(0, 6):
+            count.global_step += 1
+            run._saver.drain(30)
+    run.close()
+
+    assert 1 == len(told)
+    assert 3 == len(checkpoints(tmp_path / "t"))
+
+
+def test_what_is_written_in_parts_is_refused(tmp_path, root):
+    """A run with a replay buffer refuses the memory tier by the buffer's name, before training."""
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(replay=perdure.RingBuffer(100, {"obs": (np.float32, (2,))}))
+    with pytest.raises(InvalidInputError, match="'replay' tracked"):
+        run.restore()
+    run.close()
+
+
+def test_training_continues_bit_for_bit_from_memory(tmp_path, root):
+    """A network and its optimizer that are restored from memory train on exactly as they would have."""
+
+    def make():
+        torch.manual_seed(0)
+        net = nn.Linear(32, 32)
+        return net, torch.optim.Adam(net.parameters())
+
+    def train(where, steps, stop):
+        net, optimizer = make()
+        run = opened(where, ram=Every(steps=1))
+        run.track(net=net, optimizer=optimizer)
+        for step in run.loop(0, steps):
+            if step == stop:
+                crash(run)
+                return None
+            optimizer.zero_grad()
+            net(torch.randn(4, 32)).square().mean().backward()
+            optimizer.step()
+            run._saver.drain(30)
+        run.close()
+        return net.weight.detach().clone()
+
+    whole = train(tmp_path / "a", 8, None)
+    train(tmp_path / "b", 8, 5)
+
+    assert torch.equal(whole, train(tmp_path / "b", 8, None))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("saves_to_disk", [False, True])
+def test_a_killed_learner_loses_at_most_the_step_it_was_in(tmp_path, root, saves_to_disk):
+    """A learner that is killed at any moment continues from the step that it had saved to memory last."""
+    arguments = [sys.executable, "-c", LEARNER, str(tmp_path), *(["disk"] if saves_to_disk else [])]
+    came_to = 0
+    for _ in range(3):
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        began = process.stdout.readline().split()
+        assert began, process.stderr.read()
+        assert came_to - 1 <= int(began[1])
+        assert float(began[2]) == int(began[1])
+        lines = [process.stdout.readline() for _ in range(10)]
+        process.send_signal(signal.SIGKILL)
+        out, _ = process.communicate(timeout=30)
+        done = [line.split() for line in [*lines, *out.splitlines()] if line.startswith("done")]
+        came_to = max(int(words[1]) for words in done if len(words) == 3)
