@@ -12,6 +12,7 @@ Running the same command again continues. Importing this imports no framework.
 
 from perdure.audit import UntrackedStateWarning
 from perdure.capture.pickles import Pickled
+from perdure.capture.pytrees import Pytree
 from perdure.capture.writer import SaveHandle
 from perdure.core.component import (
     ContentPart,
@@ -55,6 +56,7 @@ __all__ = [
     "PartsComponent",
     "PerdureError",
     "Pickled",
+    "Pytree",
     "RestoreReport",
     "RingBuffer",
     "Run",

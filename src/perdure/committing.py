@@ -153,6 +153,9 @@ class Committer:
         self.saved_metrics = widen(self.saved_metrics, manifest.metrics)
         self._learn(taken, manifest, self._surroundings.monotonic() - began, pace)
         self.tell()
+        # Whoever waits for the save need not wait for what goes because of it.
+        taken.handle.committed.reach()
+        taken.handle.replicated.reach()
         self._clean_up()
 
     def commit_to_memory(self, taken: Taken, pace: Pace) -> None:

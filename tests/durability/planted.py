@@ -160,7 +160,7 @@ def _syncs_without_a_look(_files: Files, descriptor: int) -> None:
 
 def _parts_written(store: Store, staging: Path, parts: Sequence[Part]) -> tuple[FileEntry, ...]:
     folders = _publish.make_folders(store.files, staging, [part.path for part in parts])
-    entries = tuple(store._place(staging, part) for part in parts)
+    entries = tuple(store._place(store.files, staging, part) for part in parts)
     _publish.sync_folders(store.files, staging, folders)
     return entries
 
@@ -218,12 +218,12 @@ class PointsBeforeItPublishes(Store):
 class ReusesItsStaging(Store):
     """What a failed save left is taken for what this one would write."""
 
-    def _place(self, staging: Path, part: Part) -> FileEntry:
+    def _place(self, files: Files, staging: Path, part: Part) -> FileEntry:
         left = self.directory / STAGING / f"left-{part.path.replace('/', '-')}"
         if left.exists():
             self.files.rename(left, staging / part.path)
             return _entries([part])[0]
-        return super()._place(staging, part)
+        return super()._place(files, staging, part)
 
     def _give_up(self, staging: Path) -> None:
         for path in staging.rglob("*"):

@@ -24,10 +24,15 @@ _NUMPY_CODES = {
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
 _NUMPY_TYPES = {code: np.dtype(name) for name, code in _NUMPY_CODES.items()}
-_TORCH_CODES = {**_NUMPY_CODES, "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
+_SMALL_CODES = {"bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
+"""Types that NumPy has none of by itself; torch and JAX call them by the same names."""
+_TORCH_CODES = {**_NUMPY_CODES, **_SMALL_CODES}
 
 PAIRED = "complex128"
 """Stored as pairs of F64 with a last dimension of 2, since the file format has no such type."""
+
+
+_NUMPY_PAIRED = np.dtype(PAIRED)
 
 
 def loaded_torch() -> Any:
@@ -40,7 +45,9 @@ def array_type(value: object) -> ArrayType | None:
     library = _library_of(type(value))  # type: ignore[arg-type] # every type can be hashed
     if library is None:
         return None
-    return f"{library}:{PAIRED}" if str(value.dtype).endswith(PAIRED) else library  # type: ignore[attr-defined]
+    dtype = value.dtype  # type: ignore[attr-defined] # it is an array of that library
+    is_paired = dtype is loaded_torch().complex128 if library == "torch" else dtype == _NUMPY_PAIRED
+    return f"{library}:{PAIRED}" if is_paired else library
 
 
 @functools.lru_cache(maxsize=1024)
@@ -51,8 +58,10 @@ def _library_of(kind: type) -> ArrayType | None:
         return "numpy"
     if issubclass(kind, np.generic):
         return "scalar"
-    torch = loaded_torch()
-    return "torch" if torch is not None and issubclass(kind, torch.Tensor) else None
+    torch, jax = loaded_torch(), sys.modules.get("jax")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        return "torch"
+    return "jax" if jax is not None and issubclass(kind, jax.Array) else None
 
 
 def is_tensor(value: object) -> bool:
@@ -82,7 +91,7 @@ def spec_of(name: str, array: Any) -> TensorSpec:
         _check_dense(name, array)
         dtype, codes = str(array.dtype).removeprefix("torch."), _TORCH_CODES
     else:
-        dtype, codes = array.dtype.name, _NUMPY_CODES
+        dtype, codes = array.dtype.name, _TORCH_CODES
     if dtype == PAIRED:
         return TensorSpec(name, "F64", (*array.shape, 2))
     if dtype not in codes:
@@ -201,11 +210,26 @@ def convert(stored: StoredArray, kind: ArrayType) -> Any:
         if torch is None:
             raise ValueError("the checkpoint holds torch tensors and torch is not imported")
         return torch_view(stored.memory, torch.complex128 if special else _torch_types()[stored.spec.dtype], shape)
+    if library == "jax":
+        return _jax_array(stored, shape, special)
     if library not in ("numpy", "scalar"):
         raise ValueError(f"unknown array type {kind!r}")
     dtype = np.dtype(np.complex128) if special else _NUMPY_TYPES[stored.spec.dtype]
     array = np.frombuffer(stored.memory, dtype).reshape(shape)
     return array[()] if library == "scalar" else array
+
+
+def _jax_array(stored: StoredArray, shape: tuple[int, ...], special: str) -> Any:
+    jax = sys.modules.get("jax")
+    if jax is None:
+        raise ValueError("the checkpoint holds JAX arrays and jax is not imported")
+    # JAX knows the small types by name, and its dtype() gives NumPy's form of each.
+    name = special or next(name for name, code in _TORCH_CODES.items() if code == stored.spec.dtype)
+    dtype = jax.numpy.dtype(name)
+    array = jax.numpy.asarray(np.frombuffer(stored.memory, dtype).reshape(shape))
+    if array.dtype != dtype:
+        raise ValueError(f"an array of type {dtype} needs jax_enable_x64")
+    return array
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from perdure.capture.objects import (
     is_stateful,
 )
 from perdure.capture.pickles import Pickled, PickledComponent
+from perdure.capture.pytrees import JaxTree, Pytree
 from perdure.core.component import Component, PartsComponent, TreeComponent
 from perdure.core.names import Section, check_path
 from perdure.errors import InvalidInputError
@@ -95,6 +96,8 @@ def _make(name: str, value: Any) -> Component | None:
         return Space(name, value)
     if (ring := component_for(value)) is not None:
         return ring
+    if isinstance(value, Pytree):
+        return JaxTree(name, value)
     if is_stateful(value):
         return Stateful(value, "stateful", Section.STATE)
     if isinstance(value, np.ndarray) or array_type(value) in ("torch", "torch:complex128"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from perdure.core.manifest import FileEntry
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
-from perdure.files.writing import DIRECT_THRESHOLD_BYTES, STRIDE_BYTES, Digest, digest_of
+from perdure.files.writing import STRIDE_BYTES, THREAD_THRESHOLD_BYTES, Digest, digest_of
 
 _HUGE_PAGE_BYTES = 2 * 1024 * 1024
 """Memory of this size and more is asked for in huge pages: touching it first, and writing from it, then costs less."""
@@ -98,7 +98,7 @@ def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:
 
 def _read_digested(files: Files, descriptor: int, buffer: memoryview) -> str:
     """Fill ``buffer``; what has been read is digested in a thread of its own while more is being read."""
-    if len(buffer) < DIRECT_THRESHOLD_BYTES:
+    if len(buffer) < THREAD_THRESHOLD_BYTES:
         read_all(files, descriptor, buffer)
         return digest_of(buffer)
     with ThreadPoolExecutor(1, "perdure-digest") as thread:

@@ -20,8 +20,10 @@ from blake3 import blake3
 from perdure.errors import InternalError
 from perdure.files.door import Files, explained
 
-DIRECT_THRESHOLD_BYTES = 1024 * 1024
-"""Files shorter than this are not worth an unbuffered write."""
+DIRECT_THRESHOLD_BYTES = 8 * 1024 * 1024
+"""Shorter files go through the page cache: each unbuffered write waits for the disk, a sync waits for many at once."""
+THREAD_THRESHOLD_BYTES = 1024 * 1024
+"""Shorter pieces are not worth a thread for their digest."""
 BLOCK_BYTES = mmap.PAGESIZE
 STRIDE_BYTES = 8 * 1024 * 1024
 """Bytes handed to the kernel at a time: large enough for full speed, small enough to overlap with the digest."""
@@ -46,7 +48,7 @@ class Digest:
 
     def write_beside(self, files: Files, descriptor: int, data: memoryview) -> None:
         """Write ``data`` and take it into the digest at the same time; both are done on return."""
-        if len(data) < DIRECT_THRESHOLD_BYTES:
+        if len(data) < THREAD_THRESHOLD_BYTES:
             self._hash.update(data)
             write_all(files, descriptor, data)
             return

@@ -55,6 +55,7 @@ from perdure.files.publish import (
     sync_folders,
 )
 from perdure.files.reading import damaged, open_checked, read_small, read_verified
+from perdure.files.together import Together
 from perdure.files.writing import write_file
 from perdure.store.layout import (
     EVENTS_FILE,
@@ -346,8 +347,10 @@ class Store:
             self.files.make_directory(staging)
         try:
             folders = make_folders(self.files, staging, [part.path for part in parts])
-            entries = tuple(self._place(staging, part) for part in parts)
-            sync_folders(self.files, staging, folders)
+            with Together(self.files) as files:
+                entries = tuple(self._place(files, staging, part) for part in parts)
+                sync_folders(files, staging, folders)
+                files.settle()
             manifest, content = checked_manifest(msgspec.structs.replace(draft, files=entries), staging, self.keys)
             # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
             write_file(self.files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
@@ -375,13 +378,13 @@ class Store:
                 errno_name="ENOSPC",
             )
 
-    def _place(self, staging: Path, part: Part) -> FileEntry:
+    def _place(self, files: Files, staging: Path, part: Part) -> FileEntry:
         target = staging / part.path
         if isinstance(part, LinkPart):
             with explained("link", part.source):
                 self.files.link(part.source, target)
             return FileEntry(part.path, part.entry.bytes, part.entry.digest)
-        digest = write_file(self.files, target, part.size_bytes, part.chunks())
+        digest = write_file(files, target, part.size_bytes, part.chunks())
         return FileEntry(part.path, part.size_bytes, digest)
 
     def _give_up(self, staging: Path) -> None:

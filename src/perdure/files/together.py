@@ -1,0 +1,118 @@
+"""
+Syncing together: files are written one after the other and become durable side by side.
+
+A file system answers several syncs that are asked for at once with little more than one round to the disk, and the
+same syncs one after the other with a round for each. For a checkpoint of small files the rounds are all that there is
+to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from perdure.files.door import Files, explained
+
+_THREADS = 8
+_MAXIMUM_OPEN = 64
+"""Files that are kept open until they are synced; more than this are synced in between."""
+
+
+class Together(Files):
+    """
+    A file system for writing, whose syncs are asked for now and made by `settle`.
+
+    Nothing may be renamed or told to anybody before `settle` has returned. A context manager: leaving it by an error
+    closes what is open and syncs nothing.
+
+    Args:
+        files: Does all the work.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._paths: dict[int, Path] = {}
+        self._written: list[int] = []
+        self._folders: list[Path] = []
+
+    def open_new(self, path: Path, *, direct: bool = False) -> int:
+        """Create a file, as `Files` does."""
+        descriptor = self._files.open_new(path, direct=direct)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def stop_direct(self, descriptor: int) -> None:
+        """Go through the page cache, as `Files` does."""
+        self._files.stop_direct(descriptor)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Write, as `Files` does."""
+        return self._files.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        """Have a file synced by `settle`; it stays open until then."""
+        self._written.append(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """Have a directory synced by `settle`."""
+        self._folders.append(path)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file that is not to be synced; one that is, `settle` closes."""
+        if descriptor not in self._written:
+            del self._paths[descriptor]
+            self._files.close(descriptor)
+        elif len(self._written) >= _MAXIMUM_OPEN:
+            self.settle()
+
+    def settle(self) -> None:
+        """
+        Sync all that was asked for; durable when this returns.
+
+        Raises:
+            StoreError: One of the syncs failed; nothing of what was written may be used or synced again.
+        """
+        syncs: list[Callable[[], None]] = [partial(self._sync_file, descriptor) for descriptor in self._written]
+        syncs += [partial(self._sync_folder, folder) for folder in self._folders]
+        self._folders = []
+        try:
+            _all_of(syncs)
+        finally:
+            self._close_written()
+
+    def _sync_file(self, descriptor: int) -> None:
+        with explained("write", self._paths[descriptor]):
+            self._files.sync(descriptor)
+
+    def _sync_folder(self, folder: Path) -> None:
+        with explained("sync directory", folder):
+            self._files.sync_directory(folder)
+
+    def _close_written(self) -> None:
+        written, self._written = self._written, []
+        for descriptor in written:
+            with explained("close", self._paths.pop(descriptor)):
+                self._files.close(descriptor)
+
+    def __enter__(self) -> Together:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_written()
+
+
+def _all_of(actions: list[Callable[[], None]]) -> None:
+    """Do everything side by side; all have ended when this returns, or raises the error of the first that failed."""
+    if len(actions) <= 1:
+        for action in actions:
+            action()
+        return
+    with ThreadPoolExecutor(min(_THREADS, len(actions)), "perdure-sync") as threads:
+        done = [threads.submit(action) for action in actions]
+    for each in done:
+        each.result()
