@@ -112,7 +112,7 @@ class Committer:
             if isinstance(part, LinkPart)
         }
 
-    def note(self, event: str, **fields: Any) -> None:
+    def note_event(self, event: str, **fields: Any) -> None:
         """
         Have something told in the log when the writer gets on.
 
@@ -188,7 +188,7 @@ class Committer:
         except BaseException as error:
             self._note_failure(handle, error)
             raise
-        self.note("write-finished", checkpoint=manifest.id, step=manifest.global_step)
+        self.note_event("write-finished", checkpoint=manifest.id, step=manifest.global_step)
         self.tell()
 
     def leave_memory(self) -> None:
@@ -225,7 +225,7 @@ class Committer:
             self._put_in_memory(draft, parts)
         except StoreError as error:
             # A full memory tier costs the saves to it, not those to the disk.
-            self.note("save-failed", step=draft.global_step, checkpoint=draft.id, kind=error.kind, tier="ram")
+            self.note_event("save-failed", step=draft.global_step, checkpoint=draft.id, kind=error.kind, tier="ram")
 
     def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
         assert self._memory is not None
@@ -235,7 +235,7 @@ class Committer:
 
     def _note_failure(self, handle: SaveHandle, error: BaseException, **fields: Any) -> None:
         kind = error.kind if isinstance(error, PerdureError) else "internal"
-        self.note("save-failed", step=handle.step, checkpoint=handle.checkpoint, kind=kind, **fields)
+        self.note_event("save-failed", step=handle.step, checkpoint=handle.checkpoint, kind=kind, **fields)
         self.tell()
 
     def _learn(self, taken: Taken, manifest: Manifest, seconds: float, pace: Pace) -> None:
@@ -248,7 +248,7 @@ class Committer:
             interval_seconds=taken.interval_seconds,
         )
         chosen = {"stretch": pace.stretch, "interval_seconds": pace.interval_seconds}
-        self.note(
+        self.note_event(
             "saved",
             checkpoint=manifest.id,
             step=manifest.global_step,
@@ -259,7 +259,7 @@ class Committer:
             **chosen,
         )
         if before != (pace.stretch, pace.interval_seconds):
-            self.note(
+            self.note_event(
                 "interval-changed",
                 step=manifest.global_step,
                 cost_seconds=round(pace.cost.seconds, 6),
@@ -277,9 +277,9 @@ class Committer:
             plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], self._keep, pins, needed)
             for manifest in plan.remove:
                 self._store.remove(found[manifest.id])
-                self.note("removed", checkpoint=manifest.id, step=manifest.global_step)
+                self.note_event("removed", checkpoint=manifest.id, step=manifest.global_step)
         except PerdureError as error:
-            self.note("retention-failed", error=error.message)
+            self.note_event("retention-failed", error=error.message)
         self.tell()
 
 

@@ -240,8 +240,7 @@ class Run:
         beater = Beater.of_member(surroundings.monotonic)
         beater.start()
         self._writership = Writership(store, timing, beater)
-        memory = self._open_memory(ram)
-        self._tiers = Tiered(store, memory, surroundings.new_id)
+        self._memory = memory = self._open_memory(ram)
         committer = Committer(
             store,
             memory,
@@ -267,6 +266,9 @@ class Run:
         if ram is None:
             return find_memory_store(self._store, self._store.files, self._surroundings.new_id)
         return make_memory_store(self._store, self._store.files, self._surroundings.new_id, self._surroundings.now())
+
+    def _both_tiers(self) -> Tiered:
+        return Tiered(self._store, self._memory, self._surroundings.new_id)
 
     # What the run consists of
 
@@ -661,7 +663,7 @@ class Run:
         """Put the checkpoint aside that this run was restored from: the next start must not meet the same damage."""
         restored = self._restored
         if restored is not None and restored.directory.is_dir():
-            self._tiers.quarantine(restored.directory, error.message, self._surroundings.now())
+            self._both_tiers().quarantine(restored.directory, error.message, self._surroundings.now())
             self._record_event("quarantined", checkpoint=restored.directory.name, reason=error.message)
         self._restored = None
 
@@ -689,8 +691,9 @@ class Run:
             raise InvalidInputError(
                 "cannot restore twice: the run is live", kind="restore.twice", hint="open the run again", field=None
             )
+        tiers = self._both_tiers()
         resumption = Resumption(
-            self._tiers,
+            tiers,
             self._tracked,
             self._writership,
             word=self._resume,
@@ -701,7 +704,7 @@ class Run:
         self._report, checkpoint = resumption.resume()
         self._restored = checkpoint
         self._warn_of_memory(self._saver.begin(self._report.step, checkpoint))
-        if checkpoint is not None and not self._tiers.is_durable(checkpoint):
+        if checkpoint is not None and not tiers.is_durable(checkpoint):
             self._saver.finish_write(checkpoint)
         self._writership.announce()
         return self._report

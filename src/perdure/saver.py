@@ -208,7 +208,7 @@ class Saver:
     def _skip(self, cut: Cut, reason: str) -> SaveHandle:
         self._counts["skipped"] += 1
         why = f"every buffer is taken and waits for {self._writer.holder()}"
-        self._committer.note("save-skipped", step=cut.global_step, reason=why)
+        self._committer.note_event("save-skipped", step=cut.global_step, reason=why)
         return SaveHandle("", cut.global_step, reason, skipped=why, holder=self._writer.holder)
 
     def finish_write(self, checkpoint: Checkpoint) -> None:

@@ -309,7 +309,7 @@ def test_names_in_a_run_directory_are_documented(tmp_path):
 def test_events_are_documented():
     """The format's page on the run directory names every event that the source writes down."""
     source = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
-    events = set(re.findall(r'(?:_event|_emit|_tell|\.note)\(\s*"([a-z-]+)"', source)) | set(
+    events = set(re.findall(r'(?:_event|_emit|_tell)\(\s*"([a-z-]+)"', source)) | set(
         re.findall(r'"event": "([a-z-]+)"', source)
     )
     assert events
