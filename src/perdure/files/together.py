@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from perdure.errors import StoreError
 from perdure.files.door import Files, explained
 
 _THREADS = 8
@@ -80,8 +82,10 @@ class Together(Files):
         self._folders = []
         try:
             _all_of(syncs)
-        finally:
-            self._close_written()
+        except BaseException:
+            self._abandon()
+            raise
+        self._close_written()
 
     def _sync_file(self, descriptor: int) -> None:
         with explained("write", self._paths[descriptor]):
@@ -92,10 +96,16 @@ class Together(Files):
             self._files.sync_directory(folder)
 
     def _close_written(self) -> None:
-        written, self._written = self._written, []
-        for descriptor in written:
+        while self._written:
+            descriptor = self._written.pop()
             with explained("close", self._paths.pop(descriptor)):
                 self._files.close(descriptor)
+
+    def _abandon(self) -> None:
+        """Close everything, whatever closing has to say: the error that is being raised is the one that matters."""
+        while self._written:
+            with suppress(StoreError):
+                self._close_written()
 
     def __enter__(self) -> Together:
         return self
@@ -103,7 +113,7 @@ class Together(Files):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close_written()
+        self._abandon()
 
 
 def _all_of(actions: list[Callable[[], None]]) -> None:
