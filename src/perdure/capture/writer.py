@@ -22,8 +22,8 @@ ARENA_COUNT = 2
 DEFAULT_DEADLINE_SECONDS = 600.0
 """No wait is without an end; a save that takes longer than this has a problem worth an error."""
 
-_NICENESS = 5
-"""By how much the writer's threads yield to others: enough for training to go first, too little to starve a disk."""
+_NICENESS = 2
+"""By how much the writer yields to others: training goes first, and a crowded machine still gets its saves done."""
 
 Clock = Callable[[], float]
 
