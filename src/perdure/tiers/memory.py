@@ -31,7 +31,7 @@ def find_memory_store(disk: Store, files: Files, new_id: Callable[[], str]) -> S
     Raises:
         StoreError: Kind ``store.forbidden``: something of another user's is in its place.
     """
-    store = Store(_place(disk), files, new_id)
+    store = Store(_place(disk), files, new_id, disk.keys)
     if not store.exists():
         return None
     _check_owner(store.directory.parent)
@@ -48,7 +48,7 @@ def make_memory_store(disk: Store, files: Files, new_id: Callable[[], str], crea
     found = find_memory_store(disk, files, new_id)
     if found is not None:
         return found
-    store = Store(_place(disk), files, new_id)
+    store = Store(_place(disk), files, new_id, disk.keys)
     remove_tree(files, store.directory)
     store.create(disk.directory.name, created_at)
     _check_owner(store.directory.parent)

@@ -19,7 +19,7 @@ class Tiered(Store):
     """
 
     def __init__(self, disk: Store, memory: Store | None, new_id: Callable[[], str]) -> None:
-        super().__init__(disk.directory, disk.files, new_id)
+        super().__init__(disk.directory, disk.files, new_id, disk.keys)
         self._disk = disk
         self._memory = memory
 
