@@ -146,18 +146,28 @@ class Files:
 
         Every folder on the way is opened by descriptor, so that nothing swapped in meanwhile can lead outside.
         """
-        *folders, name = relative.split("/")
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folders, _, name = relative.rpartition("/")
+        descriptor = self.open_folder_beneath(root, folders)
         try:
-            for folder in folders:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                inner = os.open(folder, flags, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = inner
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            opened = os.open(name, flags, dir_fd=descriptor)
+            return self.open_in(descriptor, name)
         finally:
             os.close(descriptor)
+
+    def open_folder_beneath(self, root: Path, relative: str) -> int:
+        """Open a folder under ``root``, or it itself if ``relative`` is empty, following no symbolic link below it."""
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for folder in relative.split("/") if relative else ():
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                inner = os.open(folder, flags, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = inner
+        return descriptor
+
+    def open_in(self, folder: int, name: str) -> int:
+        """Open a regular file in an open folder for reading, following no symbolic link."""
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             os.close(opened)
             raise OSError(errno.EINVAL, "not a regular file")

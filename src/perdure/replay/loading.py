@@ -3,7 +3,8 @@ The restore side: from the files of a checkpoint to one plain array a column.
 
 A column is one range of memory. Where the file system allows it, files are mapped to their places in it, page by page,
 and nothing is read before it is used; what does not fill a page at the edges of a piece is read. Elsewhere, and on
-request, files are read side by side straight into their places, with their digests on the way.
+request, files are read side by side straight into their places, with their digests on the way. Coded files are decoded
+into theirs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from perdure.core.component import PartsSource
-from perdure.core.ring import PAGE_BYTES, Group, Piece, RingState, overlap
+from perdure.core.manifest import FileEntry
+from perdure.core.ring import PAGE_BYTES, Column, Group, Piece, RingState, overlap
 from perdure.core.tensorfile import header_bytes, parse_header
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
+from perdure.files.reading import open_checked
+from perdure.replay.coding import CodedFile
 from perdure.replay.header import Header
 from perdure.replay.layout import Place, plan_rows
 from perdure.replay.mapping import MappedMemory
@@ -33,8 +37,9 @@ class Task:
     """One file to bring into memory."""
 
     doubt: Doubt
+    columns: tuple[Column, ...]
     places: tuple[Place, ...]
-    """Where the columns lie in the file."""
+    """Where the columns lie in the file; empty if it is coded."""
     is_mappable: bool
 
     @property
@@ -51,37 +56,36 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
         CorruptionError: Kind ``replay.malformed``: header and manifest contradict each other.
     """
     groups = {group.prefix: (group.columns, group.is_mappable) for group in header.groups}
+    listed, spans = source.files, window.spans
     tasks = []
     for key, pieces in header.pieces.items():
         columns, is_mappable = groups[key[0]]
         for piece in pieces:
-            if not any(overlap(piece.used, span) for span in window.spans):
+            if not any(overlap(piece.used, span) for span in spans):
                 continue
             path = f"{stem}/{piece.file}"
-            entry = source.files.get(path)
-            rows = piece.held[1] - piece.held[0]
-            layout, places = plan_rows(columns, rows, is_mappable=is_mappable)
-            if entry is None or entry.bytes != layout.total_bytes:
-                raise CorruptionError(
-                    f"cannot use replay segment {path}: the manifest lists it with "
-                    f"{entry.bytes if entry else 'no'} bytes and {rows} rows need {layout.total_bytes}",
-                    kind="replay.malformed",
-                    hint="restore an older checkpoint",
-                    path=path,
-                    expected=layout.total_bytes,
-                    actual=entry.bytes if entry else None,
-                )
-            tasks.append(Task(Doubt(key, piece, entry, header.state, header.n_envs), places, is_mappable))
+            entry = listed.get(path)
+            layout, places = plan_rows(columns, piece.held[1] - piece.held[0], is_mappable=is_mappable)
+            if entry is None or (entry.bytes != layout.total_bytes and not piece.is_coded):
+                raise _contradicted(path, piece, entry, layout.total_bytes)
+            doubt = Doubt(key, piece, entry, header.state, header.n_envs)
+            if piece.is_coded:
+                tasks.append(Task(doubt, columns, (), is_mappable=False))
+            else:
+                tasks.append(Task(doubt, columns, places, is_mappable))
     return tasks
 
 
-def _open(source: PartsSource, doubt: Doubt) -> int:
-    try:
-        return source.open(doubt.entry.path)
-    except CorruptionError as error:
-        raise damaged_segment(
-            doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or ""
-        ) from error
+def _contradicted(path: str, piece: Piece, entry: FileEntry | None, needed_bytes: int) -> CorruptionError:
+    return CorruptionError(
+        f"cannot use replay segment {path}: the manifest lists it with {entry.bytes if entry else 'no'} bytes and "
+        f"{piece.held[1] - piece.held[0]} rows need {needed_bytes}",
+        kind="replay.malformed",
+        hint="restore an older checkpoint",
+        path=path,
+        expected=needed_bytes,
+        actual=entry.bytes if entry else None,
+    )
 
 
 class Loader:
@@ -109,20 +113,43 @@ class Loader:
 
     def map(self, tasks: Sequence[Task]) -> None:
         """
-        Map files to their places; their bytes are not verified.
+        Map files to their places; their bytes are not verified. Of coded ones only the lengths are looked at.
 
         Raises:
             CorruptionError: One is gone or has another length.
             StoreError: The process has too many mappings.
         """
-        for task in tasks:
-            descriptor = _open(self._source, task.doubt)
-            try:
-                with explained("read", task.doubt.entry.path):
+        if not tasks:
+            return
+        # All of them lie in one folder, which is opened once.
+        folder = self._open_folder(tasks[0].doubt.entry.path)
+        try:
+            for task in tasks:
+                descriptor = self._open(task.doubt, folder)
+                try:
                     for place in task.places:
                         self._map_column(descriptor, task.piece, place)
-            finally:
-                self._files.close(descriptor)
+                finally:
+                    self._files.close(descriptor)
+        finally:
+            if folder is not None:
+                self._files.close(folder)
+
+    def _open_folder(self, path: str) -> int | None:
+        """Open the folder of a file; None if that cannot be, which the files are then asked about one by one."""
+        try:
+            return self._files.open_folder_beneath(self._source.directory, path.rpartition("/")[0])
+        except OSError:
+            return None
+
+    def _open(self, doubt: Doubt, folder: int | None = None) -> int:
+        try:
+            return open_checked(self._files, self._source.directory, doubt.entry, folder)
+        except CorruptionError as error:
+            raise self._damaged(doubt, error) from error
+
+    def _damaged(self, doubt: Doubt, error: CorruptionError) -> CorruptionError:
+        return damaged_segment(doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or "")
 
     def _map_column(self, descriptor: int, piece: Piece, place: Place) -> None:
         row_bytes = place.column.row_bytes
@@ -135,9 +162,10 @@ class Loader:
         if whole:
             memory.map_file(descriptor, offset + lead, whole, at + lead)
         if whole < size:
-            edges = memory.bytes().data
-            self._read(descriptor, edges[at : at + lead], offset)
-            self._read(descriptor, edges[at + lead + whole : at + size], offset + lead + whole)
+            with explained("read", "a replay segment"):
+                edges = memory.bytes().data
+                self._read(descriptor, edges[at : at + lead], offset)
+                self._read(descriptor, edges[at + lead + whole : at + size], offset + lead + whole)
 
     def _read(self, descriptor: int, target: memoryview, offset: int) -> None:
         position = 0
@@ -166,12 +194,15 @@ class Loader:
 
     def _read_file(self, task: Task) -> None:
         doubt, piece = task.doubt, task.piece
+        if not task.places:
+            self.decode(task)
+            return
         if piece.held != piece.used:
             self._read_part(task)
             return
         digest = blake3()
         scratch = memoryview(bytearray(PAGE_BYTES))
-        descriptor = _open(self._source, doubt)
+        descriptor = self._open(doubt)
         try:
             position = 0
             for place in sorted(task.places, key=lambda place: place.offset_bytes):
@@ -195,21 +226,39 @@ class Loader:
         digest.update(target)
         return len(target)
 
+    def _content(self, doubt: Doubt) -> memoryview:
+        try:
+            return self._source.read(doubt.entry.path)
+        except CorruptionError as error:
+            raise self._damaged(doubt, error) from error
+
     def _read_part(self, task: Task) -> None:
         """Take some rows of a file that holds more; there are at most two such files a group."""
-        doubt, piece = task.doubt, task.piece
-        try:
-            content = self._source.read(doubt.entry.path)
-        except CorruptionError as error:
-            raise damaged_segment(
-                doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or ""
-            ) from error
+        piece, content = task.piece, self._content(task.doubt)
         for place in task.places:
             row_bytes = place.column.row_bytes
             start = place.offset_bytes + (piece.used[0] - piece.held[0]) * row_bytes
             rows = content[start : start + (piece.used[1] - piece.used[0]) * row_bytes]
             at = piece.used[0] * row_bytes
             self._memory[place.column.name].bytes()[at : at + len(rows)] = np.frombuffer(rows, np.uint8)
+
+    def decode(self, task: Task) -> None:
+        """
+        Decode a coded file to its places, its digest compared before.
+
+        Raises:
+            CorruptionError: Kind ``replay.damaged``.
+            MissingDependencyError: It is packed with something that is not installed.
+        """
+        doubt, piece = task.doubt, task.piece
+        wanted = (piece.used[0] - piece.held[0], piece.used[1] - piece.held[0])
+        content = self._content(doubt)
+        try:
+            coded = CodedFile(content, piece.held[1] - piece.held[0], doubt.entry.path)
+            for column in task.columns:
+                coded.read(column, wanted, self.columns[column.name][piece.used[0] : piece.used[1]])
+        except ValueError as error:
+            raise damaged_segment(doubt.entry.path, doubt.rows, f"it cannot be decoded: {error}") from error
 
 
 def read_mutable(source: PartsSource, path: str, live: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
