@@ -1,5 +1,6 @@
 """What a restore of a ring promises."""
 
+import errno
 import json
 import time
 
@@ -378,3 +379,37 @@ def test_a_header_that_contradicts_itself_is_corruption(saved):
     with pytest.raises(FormatError) as newer:
         decode_header(changed(lambda h: h.update(schema_version=2)), "h")
     assert newer.value.kind == "replay.newer-schema"
+
+
+class RefusesDirect(Files):
+    """A file system that takes direct reads at the open and refuses them when they come."""
+
+    def __init__(self):
+        self.direct = set()
+        self.refused = 0
+
+    def start_direct(self, descriptor):
+        """Promise them."""
+        self.direct.add(descriptor)
+
+    def stop_direct(self, descriptor):
+        """Take the promise back."""
+        self.direct.discard(descriptor)
+
+    def read_into(self, descriptor, buffer, offset_bytes):
+        """Refuse, once an open file."""
+        if descriptor in self.direct:
+            self.refused += 1
+            raise OSError(errno.EINVAL, "no direct reads here")
+        return super().read_into(descriptor, buffer, offset_bytes)
+
+
+def test_direct_reads_that_are_refused_late_go_through_the_cache(small, saved, monkeypatch):
+    """Reading files into memory works where the file system has no direct reads, and does not try on a network."""
+    for name, is_local in (("ext4", True), ("nfs", False)):
+        monkeypatch.setattr(restoring, "file_system_of", lambda descriptor, found=(name, is_local): found)
+        files = RefusesDirect()
+        ring, note = bring_back(small, saved, load="read", files=files)
+        assert small.numbers(ring) == list(range(20, 70))
+        assert bool(files.refused) == is_local
+        assert not files.direct

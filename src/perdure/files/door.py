@@ -68,7 +68,7 @@ class Files:
         return os.open(path, flags | (os.O_DIRECT if direct else 0), FILE_MODE)
 
     def stop_direct(self, descriptor: int) -> None:
-        """Let the rest of a direct file go through the page cache, which takes writes of any length."""
+        """Let the rest of a direct file go through the page cache, which takes reads and writes of any length."""
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
@@ -172,6 +172,11 @@ class Files:
             os.close(opened)
             raise OSError(errno.EINVAL, "not a regular file")
         return opened
+
+    def start_direct(self, descriptor: int) -> None:
+        """Let reads of an open file go past the page cache; they must be of whole pages, into whole pages of memory."""
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
 
     def size(self, descriptor: int) -> int:
         """Length of an open file in bytes."""

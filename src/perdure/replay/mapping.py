@@ -24,6 +24,7 @@ from perdure.errors import StoreError
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
+_HUGE_PAGES = 14
 _FAILED = ctypes.c_void_p(-1).value
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -87,6 +88,10 @@ class MappedMemory:
     def array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """All of it as an array of this type and shape, which keeps the memory."""
         return np.asarray(self).view(dtype).reshape(shape)
+
+    def expect_all(self) -> None:
+        """Tell the kernel that all of it will be written soon: large pages take it fewer faults. Only advice."""
+        _C.madvise(self.address, -(-self.size_bytes // PAGE_BYTES) * PAGE_BYTES, _HUGE_PAGES)
 
     def map_file(self, descriptor: int, file_offset_bytes: int, size_bytes: int, at_bytes: int) -> None:
         """

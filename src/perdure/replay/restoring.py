@@ -196,7 +196,8 @@ class _Restore:
     def _load(self, tasks: Sequence[Task], *, must_verify: bool) -> tuple[Loader, list[Errand]]:
         loader = Loader(self._source, self._files, self._header.state.capacity, self._header.groups, self._dtypes)
         wide = [task for task in tasks if task.is_mappable]
-        refusal = self._refuse_mapping(wide)
+        file_system, is_local = self._file_system()
+        refusal = _refuse_mapping(wide, file_system, is_wise=is_local)
         is_read = bool(refusal) or self._options.load == "read"
         is_eager = is_read or must_verify or self._options.verify == "eager"
         # What an interrupted attempt has found whole is mapped if it can be; the rest is done now.
@@ -208,7 +209,7 @@ class _Restore:
         later = [] if is_eager or not self._options.may_wait else self._from_the_head(coded)[1:]
         plain = [task for task in tasks if task.places and not task.is_mappable]
         now = plain + (rest if is_read else []) + [task for task in coded if task not in later]
-        loader.read(now, self._done)
+        loader.read(now, self._done, is_local=is_local)
         if is_eager and not is_read and self._options.damaged != "drop":
             for error in find_all_damage(self._source, self._files, [task.doubt for task in rest], self._done).values():
                 raise error
@@ -240,21 +241,13 @@ class _Restore:
         compare = partial(find_damage, self._source, self._files, doubt)
         return Errand(doubt, compare, brings_rows=False)
 
-    def _refuse_mapping(self, wide: Sequence[Task]) -> str:
-        """Why files cannot be mapped; '' if they can."""
-        if not wide:
-            return ""
+    def _file_system(self) -> tuple[str, bool]:
+        """Which file system the checkpoint is on, and whether it is a local one."""
         descriptor = self._source.open(f"{stem_of(self._source)}/{HEADER_FILE}")
         try:
-            file_system, is_wise = file_system_of(descriptor)
+            return file_system_of(descriptor)
         finally:
             self._files.close(descriptor)
-        needed = sum(len(task.places) for task in wide)
-        if not is_wise:
-            return f"files on {file_system} are not mapped"
-        # Counting what a process has mapped takes as long as mapping a few thousand files.
-        left = mappings_left() if needed > UNCOUNTED_MAPPINGS else needed
-        return f"{needed:,} mappings are needed and {left:,} may be used" if needed > left else ""
 
     def _done(self, doubt: Doubt) -> None:
         self._verified.add(doubt.entry.digest)
@@ -314,6 +307,18 @@ def _moved(array: NDArray[Any], repacking: Repacking) -> NDArray[Any]:
     for move in repacking.moves:
         moved[move.target : move.target + move.count] = array[move.source : move.source + move.count]
     return moved
+
+
+def _refuse_mapping(wide: Sequence[Task], file_system: str, *, is_wise: bool) -> str:
+    """Why files cannot be mapped; '' if they can."""
+    if not wide:
+        return ""
+    if not is_wise:
+        return f"files on {file_system} are not mapped"
+    needed = sum(len(task.places) for task in wide)
+    # Counting what a process has mapped takes as long as mapping a few thousand files.
+    left = mappings_left() if needed > UNCOUNTED_MAPPINGS else needed
+    return f"{needed:,} mappings are needed and {left:,} may be used" if needed > left else ""
 
 
 def _say_how(
