@@ -1,7 +1,9 @@
 """What coded segments promise: the same rows in fewer bytes, decoded before anybody sees or overwrites them."""
 
+import re
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,6 +123,27 @@ def test_coded_files_are_plain_safetensors(saved):
     assert frames.ndim == 2
     rows = frames[numbers].reshape(-1, 1, 4, SIDE, SIDE)
     assert np.array_equal(rows[0, 0], row(64)["obs"])
+
+
+@pytest.mark.parametrize("text", ["raw", "leading", "trailing", *(f"trailing+{name}" for name in installed_packings())])
+def test_the_program_of_the_documentation_reads_it(shop, monkeypatch, text):
+    """Who has safetensors and the page about the format gets every column back without perdure."""
+    codings = {"obs": CODINGS[text], "flat": CODINGS[text.replace("trailing", "leading")]}
+    monkeypatch.setattr("perdure.replay.writing.choose_codings", lambda *_: codings)
+    ring = RingBuffer(40, {"obs": (np.float32, (5, 6, 4)), "flat": (np.uint8, (512,)), "reward": (np.float32, ())})
+    rng = np.random.default_rng(4)
+    frames = rng.integers(0, 2, (3, 5, 6, 4))
+    for number in range(60):
+        flat = np.full(512, number // 8, np.uint8)
+        ring.add(obs=frames[number % 3], flat=flat, reward=np.float32(number))
+    saved = shop.save(RingComponent(ring, codec="auto", wide_bytes=16 * 1024, narrow_bytes=200))
+    assert b'"coded":true' in saved.path("buffer_header.json").read_bytes() or text == "raw"
+    (program,) = re.findall(r"```python\n(.*?)```", Path("docs/format/buffer.md").read_text(), re.DOTALL)
+    names = {}
+    exec(program, names)
+    order = [slot for span in ring.state.spans for slot in range(*span)]
+    for name, array in ring.columns.items():
+        assert np.array_equal(names["read_rows"](saved.path(""), name), array[order]), name
 
 
 def malformed(**changes):

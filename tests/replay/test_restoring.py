@@ -409,7 +409,7 @@ def test_direct_reads_that_are_refused_late_go_through_the_cache(small, saved, m
     for name, is_local in (("ext4", True), ("nfs", False)):
         monkeypatch.setattr(restoring, "file_system_of", lambda descriptor, found=(name, is_local): found)
         files = RefusesDirect()
-        ring, note = bring_back(small, saved, load="read", files=files)
+        ring, _ = bring_back(small, saved, load="read", files=files)
         assert small.numbers(ring) == list(range(20, 70))
         assert bool(files.refused) == is_local
         assert not files.direct
