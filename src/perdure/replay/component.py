@@ -182,8 +182,10 @@ class RingComponent:
         if verification.is_complete:
             return
         is_first_touch = self._options.verify == "first-touch"
-        keys = None if slots is None else self._segments(slots)
-        verification.require(keys, only_rows=slots is None or not is_first_touch)
+        only_rows = slots is None or not is_first_touch
+        if not (only_rows and verification.has_all_rows):
+            verification.require(None if slots is None else self._segments(slots), only_rows=only_rows)
+        verification.check()
         if slots is None or is_first_touch:
             return
         # The first batch after a restore is waited for most: it has the disk to itself.
@@ -196,7 +198,7 @@ class RingComponent:
                 fetch_ahead(self._restored[column.name], slots)
 
     def _segments(self, slots: NDArray[np.intp]) -> set[tuple[str, int]]:
-        return {(g.prefix, int(n)) for g in self._groups for n in np.unique(slots // g.rows_per_segment)}
+        return {(g.prefix, n) for g in self._groups for n in set((slots // g.rows_per_segment).tolist())}
 
     def _bring_rows(self, start: int, count: int) -> None:
         """Have rows in memory before they are overwritten; decoding them later would bring the old ones back."""

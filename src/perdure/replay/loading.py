@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from perdure.core.component import PartsSource
 from perdure.core.manifest import FileEntry
 from perdure.core.ring import PAGE_BYTES, Column, Group, Piece, RingState, overlap
-from perdure.core.tensorfile import header_bytes, parse_header
+from perdure.core.tensorfile import Layout, header_bytes, parse_header
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
 from perdure.files.reading import allocate, open_checked
@@ -58,6 +58,7 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
     """
     groups = {group.prefix: (group.columns, group.is_mappable) for group in header.groups}
     listed, spans = source.files, window.spans
+    layouts: dict[tuple[str, int], tuple[Layout, tuple[Place, ...]]] = {}
     tasks = []
     for key, pieces in header.pieces.items():
         columns, is_mappable = groups[key[0]]
@@ -66,7 +67,10 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
                 continue
             path = f"{stem}/{piece.file}"
             entry = listed.get(path)
-            layout, places = plan_rows(columns, piece.held[1] - piece.held[0], is_mappable=is_mappable)
+            form = (key[0], piece.held[1] - piece.held[0])
+            if form not in layouts:
+                layouts[form] = plan_rows(columns, form[1], is_mappable=is_mappable)
+            layout, places = layouts[form]
             if entry is None or (entry.bytes != layout.total_bytes and not piece.is_coded):
                 raise _contradicted(path, piece, entry, layout.total_bytes)
             doubt = Doubt(key, piece, entry, header.state, header.n_envs)
@@ -211,7 +215,7 @@ class Loader:
         return damaged_segment(doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or "")
 
     def _map_column(self, descriptor: int, piece: Piece, place: Place) -> None:
-        row_bytes = place.column.row_bytes
+        row_bytes = place.size_bytes // (piece.held[1] - piece.held[0])
         at = piece.used[0] * row_bytes
         size = (piece.used[1] - piece.used[0]) * row_bytes
         offset = place.offset_bytes + (piece.used[0] - piece.held[0]) * row_bytes

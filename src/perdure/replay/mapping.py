@@ -127,7 +127,8 @@ def fetch_ahead(array: NDArray[Any], slots: NDArray[np.intp]) -> None:
     """
     row_bytes = array.strides[0]
     begin = array.ctypes.data
-    for slot in np.unique(slots).tolist():
+    # Not np.unique: its first call imports numpy.ma, which takes longer than the restore.
+    for slot in sorted(set(slots.tolist())):
         first = (begin + slot * row_bytes) // PAGE_BYTES * PAGE_BYTES
         _C.madvise(first, begin + (slot + 1) * row_bytes - first, mmap.MADV_WILLNEED)
 

@@ -206,8 +206,6 @@ class Verification:
             DeadlineError: Kind ``replay.verification-stuck``: another thread does not come to an end with one.
         """
         self.check()
-        if only_rows and self.has_all_rows:
-            return
         scratch = None
         for name, errand in list(self._open.items()):
             if (keys is None or name[0] in keys) and (errand.brings_rows or not only_rows):
