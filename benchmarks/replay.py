@@ -1,16 +1,15 @@
 """
 What it costs to save and restore a replay buffer (F2, F5, F6, F7), beside what others do with the same data.
 
-A save of a run of nets and a replay buffer is measured against a synchronous ``np.savez`` of the same arrays and fsync,
-a restore against peers that load everything, with cold caches for both, and sampling afterwards against a buffer that
-was never restored. Bytes are counted, not timed.
+Each contender fills, saves and loads in processes of its own, so that memory is its own and nothing is found warm. A
+save is durable for all of them, a load begins with cold caches, and loads alternate. Bytes are counted, not timed.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import time
+import shutil
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,230 +17,205 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.replay.harness import STEM, source_of, sparse_checkpoint
+from numpy.typing import NDArray
+from tests.replay.harness import STEM, sparse_checkpoint
 
 import perdure
-from benchmarks._replay_peers import BATCH, evict, installed_peers
+from benchmarks._replay_child import CASES, MORE, Processes, load, save
+from benchmarks._replay_peers import BATCH, CONTENDERS, evict, is_installed, newest_source
+from benchmarks._replay_pictures import play
 from benchmarks.measure import MB, alternate, figure, machine, scratch, seconds, summary
-from perdure.core.manifest import FileEntry, Manifest, decode_manifest
+from perdure.core.manifest import FileEntry
 from perdure.files.reading import allocate
 from perdure.replay import RingBuffer, RingComponent, RingState
 
-FRAMES = {"obs": (np.uint8, (4, 84, 84)), "next_obs": (np.uint8, (4, 84, 84))}
-SMALL = {"obs": (np.float32, (17,)), "next_obs": (np.float32, (17,))}
-REST = {"action": (np.int64, ()), "reward": (np.float32, ()), "terminated": (np.bool_, ())}
-NETS_BYTES = 6 * MB
-MORE = 1000
 SEGMENT_BYTES = 16 * 2**20
-LARGE = ("frames-2.8GB",)
-"""Cases that are large enough for the targets that speak of buffers of gigabytes."""
+PEERS = ("savez", "sb3", "torchrl", "tianshou")
 
 
-def filled(columns: dict[str, Any], count: int) -> RingBuffer:
-    """A full ring of noise."""
-    ring = RingBuffer(count, columns | REST, rng=0)
-    rng = np.random.default_rng(0)
-    for start in range(0, count, 1000):
-        add(ring, rng, min(1000, count - start))
-    return ring
+def say(what: str) -> None:
+    """Tell whoever waits how far it is."""
+    print(f"replay: {what}", file=sys.stderr, flush=True)
 
 
-def add(ring: RingBuffer, rng: np.random.Generator, count: int) -> None:
-    """Add transitions of noise."""
-    rows = {}
-    for name, array in ring.columns.items():
-        shape = (count, *array.shape[2:])
-        size = int(np.prod(shape)) * array.itemsize
-        noise = np.frombuffer(rng.bytes(size), np.uint8)
-        rows[name] = noise.view(array.dtype).reshape(shape) if array.dtype == np.uint8 else rng.integers(0, 2, shape)
-        rows[name] = rows[name].astype(array.dtype)
-    ring.add_batch(**rows)
+def measure_case(processes: Processes, case: str, count: int, rounds: int, *, is_large: bool) -> list[dict[str, Any]]:
+    """Everything about one kind of transitions: saves, loads, sampling and reading."""
+    label = f"{case}-{count:,}".replace(",", "_")
+    figures = []
+    with scratch() as where:
+        say(f"{label}: perdure")
+        ours = processes.run(save, "perdure", case, count, where / "perdure")
+        figures += own_figures(label, ours)
+        for name in PEERS:
+            if not is_installed(name):
+                say(f"{name} is left out: {CONTENDERS[name][0]} is not installed")
+                continue
+            say(f"{label}: {name}")
+            theirs = processes.run(save, name, case, count, where / name)
+            loads: dict[str, list[dict[str, float]]] = {"perdure": [], name: []}
+            for number in range(rounds):
+                for which in ("perdure", name) if number % 2 else (name, "perdure"):
+                    loads[which].append(processes.run(load, which, case, count, where / which))
+            figures += peer_figures(label, name, ours, theirs, loads, is_large=is_large)
+            shutil.rmtree(where / name)
+        say(f"{label}: sampling and reading")
+        run = [processes.run(load, "perdure-run", case, count, where / "perdure") for _ in range(rounds)]
+        figures.append(
+            figure(f"replay@{label}:whole-run-batch-seconds", median(run, "batch_seconds"), "", {"loads": run})
+        )
+        figures += measure_reading(label, case, count, where / "perdure", rounds)
+    return figures
 
 
-def peak_memory(action: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds that an action takes, and by how many bytes the process grows at most meanwhile."""
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    before = _status("VmRSS")
-    took = seconds(action)
-    return took, _status("VmHWM") - before
+def median(measured: list[dict[str, float]], field: str) -> float:
+    """The median of one thing that was measured several times."""
+    return summary([values[field] for values in measured])["median"]
 
 
-def _status(field: str) -> float:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(float(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-
-def newest(where: Path) -> tuple[Path, Manifest]:
-    """The directory and manifest of the newest checkpoint."""
-    directory = (where / "replay" / "latest").resolve()
-    return directory, decode_manifest((directory / "manifest.json").read_bytes(), "manifest.json")
-
-
-def replay_source(where: Path) -> Any:
-    """The newest checkpoint's replay buffer, as its component reads it."""
-    directory, manifest = newest(where)
-    listed = {file.path: file for file in manifest.files}
-    (entry,) = [entry for entry in manifest.components if entry.kind == "replay.ring"]
-    return source_of(directory, {path: listed[path] for path in entry.files})
-
-
-def measure_saves(label: str, ring: RingBuffer, where: Path, rounds: int) -> list[dict[str, Any]]:
-    """Blocked time, bytes and memory of saves of a whole run, after each 1,000 more transitions."""
-    nets = np.random.default_rng(1).random(NETS_BYTES // 8)
-    rng = np.random.default_rng(2)
-    peer = installed_peers()["savez"]({**ring.columns, "nets": nets})
-    row_bytes = sum(array.nbytes for array in ring.columns.values()) / ring.capacity
-    with perdure.open(where, run="replay", save=None, keep=perdure.Last(2), budget=None, quiet=True) as handle:
-        handle.track(nets=nets, replay=ring)
-        handle.restore()
-        first: list[float] = []
-
-        def whole() -> None:
-            save = handle.save()
-            first.append(save.blocked_seconds)
-            save.wait()
-
-        first_seconds, first_peak = peak_memory(whole)
-        written: list[float] = []
-        peaks: list[float] = []
-
-        def ours() -> float:
-            seen = {path.stat().st_ino for path in newest(where)[0].rglob("*")}
-            add(ring, rng, MORE)
-            blocked: list[float] = []
-            _, peak = peak_memory(lambda: (save := handle.save(), blocked.append(save.blocked_seconds), save.wait()))
-            files = [path for path in (newest(where)[0] / "buffer").rglob("*") if path.is_file()]
-            written.append(sum(path.stat().st_size for path in files if path.stat().st_ino not in seen))
-            peaks.append(peak)
-            return blocked[0]
-
-        times = alternate({"perdure": ours, "savez": lambda: seconds(lambda: peer.save(where / "all"))}, rounds, 1)
-        before = _status("VmRSS")
-        for _ in range(10):
-            add(ring, rng, 10)
-            handle.save().wait()
-        grown = _status("VmRSS") - before
-    medians = {name: summary(values)["median"] for name, values in times.items()}
-    changed = MORE * row_bytes
-    raw = {name: summary(values) for name, values in times.items()}
-    raw |= {"first_blocked": first[0], "first_durable": first_seconds, "buffer_mb": row_bytes * ring.capacity / MB}
+def own_figures(label: str, ours: dict[str, Any]) -> list[dict[str, Any]]:
+    """What our saves write and take."""
+    changed = MORE * ours["row_bytes"]
+    written = max(ours["written_bytes"][1:])
     return [
-        figure(f"F2@{label}", medians["perdure"] / medians["savez"], "<=0.002" if label in LARGE else "", raw),
         figure(
             f"F5@{label}",
-            max(written) / (1.05 * changed + SEGMENT_BYTES),
+            written / (1.05 * changed + SEGMENT_BYTES),
             "<=1",
-            {"written_mb": max(written) / MB, "changed_mb": changed / MB, "segment_mb": SEGMENT_BYTES / MB},
+            {"written_mb": written / MB, "changed_mb": changed / MB, "segment_mb": SEGMENT_BYTES / MB},
         ),
-        figure(
-            f"F6@{label}:segments",
-            max(peaks) / SEGMENT_BYTES,
-            "<=4",
-            {"peak_mb": max(peaks) / MB, "first_peak_mb": first_peak / MB},
-        ),
-        figure(f"F6@{label}:growth", grown / SEGMENT_BYTES, "<=1", {"grown_mb": grown / MB, "saves": 10}),
+        figure(f"F6@{label}:segments", max(ours["peak_bytes"][1:]) / SEGMENT_BYTES, "<=4", {"saves": ours}),
     ]
 
 
-def measure_peers(label: str, ring: RingBuffer, where: Path, rounds: int, *, is_large: bool) -> list[dict[str, Any]]:
-    """Cold restores until the first batch, ours against each peer; what a peer's second save writes."""
-    figures = []
-    columns = {name: (array.dtype, array.shape[2:]) for name, array in ring.columns.items()}
-    source = replay_source(where)
-
-    def ours() -> float:
-        evict(source.directory)
-        fresh = RingBuffer(ring.capacity, columns, rng=0)
-        component = RingComponent(fresh)
-        took = seconds(lambda: (component.check_parts(source), component.restore_parts(source), fresh.sample(BATCH)))
-        component.verification and component.verification.finish()
-        return took
-
-    for name, make in installed_peers().items():
-        path = where / f"peer-{name}"
-        peer = make(ring.columns)
-        saved = [seconds(lambda: peer.save(path)) for _ in range(2)]  # noqa: B023 - called at once
-        target = next(where.glob(f"peer-{name}*"))
-
-        def theirs(target: Path = target, peer: Any = peer, path: Path = path) -> float:
-            evict(target)
-            return seconds(lambda: peer.load(path))
-
-        times = alternate({"perdure": ours, name: theirs}, rounds, 1)
-        medians = {key: summary(values)["median"] for key, values in times.items()}
-        size = sum(file.stat().st_size for file in [target, *target.rglob("*")] if file.is_file())
-        raw = {key: summary(values) for key, values in times.items()} | {"saves": saved, "second_save_mb": size / MB}
-        figures.append(
-            figure(f"F7@{label}:{name}", medians[name] / medians["perdure"], ">=100" if is_large else "", raw)
-        )
-        for file in [*target.rglob("*"), target]:
-            file.rmdir() if file.is_dir() else file.unlink()
-    return figures
+def peer_figures(
+    label: str,
+    name: str,
+    ours: dict[str, Any],
+    theirs: dict[str, Any],
+    loads: dict[str, list[dict[str, float]]],
+    *,
+    is_large: bool,
+) -> list[dict[str, Any]]:
+    """One peer beside ours: time blocked, bytes, memory, time to the first batch and to the first step."""
+    blocked = {key: summary(values["blocked_seconds"][1:])["median"] for key, values in (("us", ours), ("it", theirs))}
+    raw = {"perdure": ours, name: theirs}
+    first = {key: median(values, "batch_seconds") for key, values in loads.items()}
+    step = {key: median(values, "step_seconds") for key, values in loads.items()}
+    return [
+        figure(f"F2@{label}:{name}", blocked["us"] / blocked["it"], "<=0.002" if is_large else "", raw),
+        figure(f"F5@{label}:{name}-writes", theirs["written_bytes"][-1] / max(1, ours["written_bytes"][-1]), "", {}),
+        figure(f"F7@{label}:{name}", first[name] / first["perdure"], ">=100" if is_large else "", {"loads": loads}),
+        figure(f"F7@{label}:{name}-first-step", step[name] / step["perdure"], "", {"seconds": step}),
+    ]
 
 
-def measure_reading(label: str, ring: RingBuffer, where: Path, rounds: int) -> list[dict[str, Any]]:
-    """Sampling after a restore against before one; the rate of a whole verified read against a plain one."""
-    columns = {name: (array.dtype, array.shape[2:]) for name, array in ring.columns.items()}
-    source = replay_source(where)
-    mapped = RingBuffer(ring.capacity, columns, rng=0)
-    component = RingComponent(mapped, verify="eager")
-    component.restore_parts(source)
-    for array in mapped.columns.values():
+def measure_reading(label: str, case: str, count: int, folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """Sampling after a restore against plain memory; the rate of a verified read against that of a plain one."""
+    source = newest_source(folder)
+
+    def restored(**choices: str) -> RingBuffer:
+        ring = RingBuffer(count, CASES[case], rng=0)
+        RingComponent(ring, **choices).restore_parts(source)
+        return ring
+
+    rings = {"mapped": restored(verify="eager"), "memory": restored(load="read")}
+    for array in rings["mapped"].columns.values():
         array.max()
-
-    def sampled(which: RingBuffer) -> float:
-        return seconds(lambda: [which.sample(BATCH) for _ in range(repeats)])
-
     # As many as take long enough to be timed.
-    repeats = max(20, 50 * MB // (BATCH * sum(array[0].nbytes for array in ring.columns.values())))
-    times = alternate({"mapped": lambda: sampled(mapped), "memory": lambda: sampled(ring)}, rounds + 4)
-    medians = {name: summary(values)["median"] for name, values in times.items()}
-    raw = {name: summary(values) for name, values in times.items()}
-    figures = [figure(f"F7@{label}:sampling", medians["memory"] / medians["mapped"], ">=0.95", raw)]
-    if "small" in label:
+    repeats = max(20, 50 * MB // (BATCH * sum(array[0].nbytes for array in rings["mapped"].columns.values())))
+
+    def sampled(name: str) -> float:
+        return seconds(lambda: [rings[name].sample(BATCH) for _ in range(repeats)])
+
+    times = alternate({name: partial(sampled, name) for name in rings}, 2 * rounds + 3)
+    figures = [ratio(f"F7@{label}:sampling", times, "memory", "mapped", ">=0.95")]
+    if case == "small":
         return figures
+    rings.clear()
     files = [source.directory / path for path in source.files]
 
-    def read(path: Path, *, into_fresh: bool) -> memoryview:
-        size = path.stat().st_size
-        buffer = allocate(size if into_fresh else 2**20)
-        descriptor = os.open(path, os.O_RDONLY)
-        position = 0
-        while position < size:
-            start = position if into_fresh else 0
-            position += os.preadv(descriptor, [buffer[start : start + 2**20]], position)
-        os.close(descriptor)
-        return buffer
-
     def plain(*, into_fresh: bool) -> float:
-        evict(source.directory)
         with ThreadPoolExecutor(4) as pool:
-            return seconds(lambda: list(pool.map(partial(read, into_fresh=into_fresh), files)))
+            return seconds(lambda: list(pool.map(partial(read_plainly, into_fresh=into_fresh), files)))
 
-    def restored(**choices: str) -> float:
+    def cold(action: Callable[[], float]) -> float:
         evict(source.directory)
-        fresh = RingComponent(RingBuffer(ring.capacity, columns, rng=0), **choices)
-        return seconds(lambda: fresh.restore_parts(source))
+        return action()
 
-    contenders = {
+    contenders: dict[str, Callable[[], float]] = {
         "plain": lambda: plain(into_fresh=False),
-        "verified": lambda: restored(verify="eager"),
+        "verified": lambda: seconds(lambda: restored(verify="eager")),
         "plain_into_memory": lambda: plain(into_fresh=True),
-        "verified_into_memory": lambda: restored(load="read"),
+        "verified_into_memory": lambda: seconds(lambda: restored(load="read")),
     }
-    times = alternate(contenders, rounds, 1)
-    medians = {name: summary(values)["median"] for name, values in times.items()}
-    raw = {name: summary(values) for name, values in times.items()}
-    for name, ending in (("verified-read", ""), ("verified-read-into-memory", "_into_memory")):
-        ratio = medians[f"plain{ending}"] / medians[f"verified{ending}"]
-        figures.append(figure(f"F7@{label}:{name}", ratio, ">=0.95", raw))
+    times = alternate({name: partial(cold, action) for name, action in contenders.items()}, rounds, 1)
+    figures.append(ratio(f"F7@{label}:verified-read", times, "plain", "verified", ">=0.95"))
+    figures.append(ratio(f"F7@{label}:eager", times, "plain_into_memory", "verified_into_memory", ">=0.9"))
     return figures
+
+
+def ratio(name: str, times: dict[str, list[float]], above: str, below: str, target: str) -> dict[str, Any]:
+    """A figure that is one median over another."""
+    raw = {key: summary(values) for key, values in times.items()}
+    return figure(name, raw[above]["median"] / raw[below]["median"], target, raw)
+
+
+def read_plainly(path: Path, *, into_fresh: bool) -> memoryview:
+    """Read a file as fast as a plain program does, into memory of its size or over and over into the same."""
+    size = path.stat().st_size
+    buffer = allocate(size if into_fresh else 2**20)
+    descriptor = os.open(path, os.O_RDONLY)
+    position = 0
+    while position < size:
+        start = position if into_fresh else 0
+        position += os.preadv(descriptor, [buffer[start : start + 2**20]], position)
+    os.close(descriptor)
+    return buffer
+
+
+def measure_codings(count: int) -> list[dict[str, Any]]:
+    """What coding makes of stacks of frames: of a game, and of noise, of which nothing but the stacks repeats."""
+    figures = []
+    for kind, target in (("game", ">=70"), ("noise", ">=5")):
+        frames, what = play(kind, count + 8)
+        with scratch() as where:
+            raw = {"frames": what} | {codec: save_stacks(frames, where / codec, codec) for codec in ("raw", "auto")}
+        shrunk = raw["raw"]["buffer_bytes"] / raw["auto"]["buffer_bytes"]
+        figures.append(figure(f"replay@stacks-{kind}:shrinks", shrunk, target, raw))
+    return figures
+
+
+def save_stacks(frames: NDArray[np.uint8], where: Path, codec: str) -> dict[str, float]:
+    """Save stacks of four frames, restore them, and look at every row."""
+    count = len(frames) - 4
+
+    def ring_of(run: perdure.Run) -> tuple[RingBuffer, RingComponent]:
+        ring = RingBuffer(count, CASES["frames"], rng=0)
+        component = RingComponent(ring, codec=codec)
+        run.track(replay=component)
+        return ring, component
+
+    with perdure.open(where, run="stacks", save=None, quiet=True) as run:
+        ring, _ = ring_of(run)
+        run.restore()
+        for at in range(count):
+            ring.add(obs=frames[at : at + 4], next_obs=frames[at + 1 : at + 5], action=0, reward=0.0, terminated=False)
+        saved = seconds(lambda: run.save().wait())
+    evict(where)
+    with perdure.open(where, run="stacks", save=None, quiet=True) as run:
+        ring, component = ring_of(run)
+        first = seconds(lambda: (run.restore(), ring.sample(BATCH)))
+        rest = seconds(component.verification.finish)
+        for at in range(count):
+            if not np.array_equal(ring.columns["next_obs"][at, 0], frames[at + 1 : at + 5]):
+                raise RuntimeError(f"row {at} came back wrong")
+    buffer_bytes = sum(path.stat().st_size for path in where.rglob("buffer/replay/*"))
+    return {"buffer_bytes": buffer_bytes, "save_seconds": saved, "first_batch_seconds": first, "rest_seconds": rest}
 
 
 def capture_seconds(capacity: int) -> float:
     """How long marking takes after 1,000 more frames in a full ring of this capacity; nothing is written."""
-    ring = RingBuffer(capacity, {"obs": FRAMES["obs"]} | REST, rng=0)
+    ring = RingBuffer(capacity, CASES["frames"], rng=0)
     component = RingComponent(ring)
     state = RingState(capacity, 5, capacity, 3 * capacity + 5)
     ring._state = state
@@ -250,21 +224,19 @@ def capture_seconds(capacity: int) -> float:
     ring._state = RingState(capacity, 5 + MORE, capacity, state.total_count + MORE)
     took = []
     for _ in range(30):
-        began = time.perf_counter()
-        capture = component.capture_parts(STEM)
-        took.append(time.perf_counter() - began)
-        capture.on_aborted()
+        captured: list[Any] = []
+        took.append(seconds(lambda: captured.append(component.capture_parts(STEM))))  # noqa: B023 - called at once
+        captured[0].on_aborted()
     return summary(took)["median"]
 
 
 def measure_flatness() -> list[dict[str, Any]]:
-    """Marking and restoring at 1, 4 and 28 GB; the last is larger than this machine's memory, and sparse."""
-    sizes = {"1GB": 35_432, "4GB": 141_728, "28GB": 1_000_000}
+    """Marking and restoring at 1, 4 and 28 GB; the last is larger than many a machine's memory, and sparse."""
+    sizes = {"1GB": 17_716, "4GB": 70_864, "28GB": 500_000}
     marking = {name: capture_seconds(rows) for name, rows in sizes.items()}
     ready = {}
     for name, rows in sizes.items():
-        ring = RingBuffer(rows, {"obs": FRAMES["obs"]} | REST, rng=0)
-        component = RingComponent(ring, verify="first-touch")
+        component = RingComponent(RingBuffer(rows, CASES["frames"], rng=0), verify="first-touch")
         with scratch() as where:
             source = sparse_checkpoint(where, component._groups, RingState(rows, 5, rows, rows + 5))
             ready[name] = min(seconds(lambda: component.restore_parts(source)) for _ in range(3))  # noqa: B023
@@ -275,19 +247,15 @@ def measure_flatness() -> list[dict[str, Any]]:
 
 
 def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of every benchmark
-    """Measure stacked frames, small rows, and sizes beyond memory."""
-    cases = [("frames-0.2GB", FRAMES, 3_000), ("small-8MB", SMALL, 50_000)]
-    if not quick:
-        cases = [("frames-1GB", FRAMES, 18_000), ("frames-2.8GB", FRAMES, 50_000), ("small-150MB", SMALL, 1_000_000)]
-    rounds = 3 if quick else 5
+    """Measure stacked frames, small rows, codings, and sizes beyond memory."""
+    sizes = {"frames": 3_000, "small": 50_000} if quick else {"frames": 50_000, "small": 1_000_000}
+    rounds = 2 if quick else 3
+    processes = Processes()
     figures = []
-    for label, columns, count in cases:
-        with scratch() as where:
-            ring = filled(columns, count)
-            figures += measure_saves(label, ring, where, rounds)
-            figures += measure_peers(label, ring, where, rounds, is_large=label in LARGE)
-            figures += measure_reading(label, ring, where, rounds)
-            del ring
+    for case, count in sizes.items():
+        figures += measure_case(processes, case, count, rounds, is_large=case == "frames" and not quick)
+    say("codings, and sizes beyond memory")
+    figures += measure_codings(2_000 if quick else 20_000)
     figures += measure_flatness()
-    packages = ("perdure", "numpy", "stable-baselines3", "torchrl", "tianshou")
+    packages = ("perdure", "numpy", "stable-baselines3", "torchrl", "tianshou", "lz4", "zstandard", "ale-py")
     return {"benchmark": "replay", "schema": 1, "machine": machine(*packages), "figures": figures}

@@ -1,12 +1,12 @@
 """A small stand-in for the run directory: turns captures into committed directories with the real file code."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
 
-from perdure.core.component import LinkPart
+from perdure.core.component import DeferredPart, LinkPart
 from perdure.core.manifest import ComponentEntry, FileEntry, Grade
 from perdure.core.names import Section, component_stem
 from perdure.core.ring import Piece
@@ -14,7 +14,7 @@ from perdure.files.door import Files
 from perdure.files.publish import make_folders
 from perdure.files.reading import open_checked, read_verified
 from perdure.files.writing import digest_of, write_file
-from perdure.replay.header import HEADER_FILE, encode_head, encode_piece, encode_table
+from perdure.replay.header import HEADER_FILE, encode_head, encode_table
 from perdure.replay.layout import plan_rows
 
 STEM = component_stem("replay", Section.BUFFER)
@@ -27,7 +27,6 @@ class Source:
     directory: Path
     entry: ComponentEntry
     files: dict
-    opened: list = field(default_factory=list)
 
     def read(self, path):
         """Read a verified file."""
@@ -35,7 +34,6 @@ class Source:
 
     def open(self, path):
         """Open a file of the right length."""
-        self.opened.append(path)
         return open_checked(Files(), self.directory, self.files[path])
 
     def path(self, name):
@@ -67,6 +65,7 @@ class Shop:
                 files.link(part.source, directory / part.path)
                 entries[part.path] = FileEntry(part.path, part.entry.bytes, part.entry.digest)
             else:
+                part = part.make() if isinstance(part, DeferredPart) else part
                 digest = write_file(files, directory / part.path, part.size_bytes, part.chunks())
                 entries[part.path] = FileEntry(part.path, part.size_bytes, digest)
                 self.written_bytes += part.size_bytes
@@ -99,7 +98,7 @@ def sparse_checkpoint(directory, groups, state, n_envs=1):
     """
     folder = directory / STEM
     folder.mkdir(parents=True)
-    entries, texts, made = {}, [], {}
+    entries, pieces, made = {}, {}, {}
     for group in groups:
         for segment in range(group.segment_count(state.capacity)):
             span = group.span(segment, state.capacity)
@@ -120,8 +119,8 @@ def sparse_checkpoint(directory, groups, state, n_envs=1):
             else:
                 os.link(made[key][0], folder / name)
             entries[f"{STEM}/{name}"] = FileEntry(f"{STEM}/{name}", layout.total_bytes, made[key][1])
-            texts.append(encode_piece(group.prefix, Piece(segment, name, span, span)))
-    header = encode_head(state, n_envs, groups, (), None) + encode_table(texts)
+            pieces[group.prefix, segment] = (Piece(segment, name, span, span),)
+    header = encode_head(state, n_envs, groups, (), None) + encode_table(pieces)
     (folder / HEADER_FILE).write_bytes(header)
     path = f"{STEM}/{HEADER_FILE}"
     entries[path] = FileEntry(path, len(header), digest_of(header))

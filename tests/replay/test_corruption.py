@@ -7,7 +7,7 @@ import pytest
 
 from perdure.core.manifest import FileEntry
 from perdure.errors import CorruptionError, PerdureError
-from perdure.replay import verification
+from perdure.replay import restoring
 from perdure.replay.verification import Verification
 from tests.replay.harness import STEM, source_of
 
@@ -118,13 +118,13 @@ def test_nothing_is_committed_while_in_doubt(small, shop, saved, monkeypatch):
     """A save that was captured before the damage was found does not become a checkpoint."""
     DAMAGES["flipped bit in the data"](saved)
     may_look = threading.Event()
-    find = verification.find_damage
+    find = restoring.find_damage
 
     def find_later(*arguments):
         assert may_look.wait(SECONDS)
         return find(*arguments)
 
-    monkeypatch.setattr(verification, "find_damage", find_later)
+    monkeypatch.setattr(restoring, "find_damage", find_later)
     ring = small.ring()
     component = small.component(ring)
     component.restore_parts(saved)
@@ -144,7 +144,7 @@ def test_nothing_is_committed_while_in_doubt(small, shop, saved, monkeypatch):
 def test_a_stuck_disk_ends_in_an_error(small, saved, monkeypatch):
     """Waiting for the verification to finish gives up when nothing moves."""
     released = threading.Event()
-    monkeypatch.setattr(verification, "find_damage", lambda *arguments: released.wait(SECONDS) and None)
+    monkeypatch.setattr(restoring, "find_damage", lambda *arguments: released.wait(SECONDS) and None)
     component = small.component(small.ring())
     component.restore_parts(saved)
     with pytest.raises(PerdureError) as caught:
@@ -156,7 +156,7 @@ def test_a_stuck_disk_ends_in_an_error(small, saved, monkeypatch):
 
 def test_an_unexpected_failure_behind_is_not_lost(small, saved, monkeypatch):
     """Whatever goes wrong in the verifying thread is raised at the next boundary."""
-    monkeypatch.setattr(verification, "find_damage", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(restoring, "find_damage", lambda *arguments: 1 / 0)
     component = small.component(small.ring())
     component.restore_parts(saved)
     with pytest.raises(PerdureError, match="division by zero"):
@@ -240,7 +240,7 @@ def test_a_manifest_that_contradicts_the_header_is_corruption(small, saved):
 
 def test_verification_of_nothing_is_complete(saved):
     """With nothing in doubt there is nothing to wait for."""
-    nothing = Verification(saved, None, [])
+    nothing = Verification([])
     nothing.finish(0.01)
     nothing.check()
     assert nothing.is_complete

@@ -1,5 +1,6 @@
 """What a restore of a ring promises."""
 
+import errno
 import json
 import time
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from perdure.errors import CorruptionError, FormatError, IncompatibleError
+from perdure.files.door import Files
 from perdure.replay import (
     MaxAge,
     Nothing,
@@ -125,15 +127,25 @@ def test_trimming_is_done_and_told(small, shop, saved, trim, expected):
     assert small.numbers(again) == [*expected, 70, 71, 72][-50:]
 
 
+class NamesOpened(Files):
+    """Notes the names of segments that are opened."""
+
+    def __init__(self):
+        self.opened = set()
+
+    def open_in(self, folder, name):
+        """Open a file."""
+        self.opened.add(name)
+        return super().open_in(folder, name)
+
+
 def test_trimmed_segments_are_not_opened(small, saved):
-    """Restoring the newest rows opens their files and the header, no others."""
-    bring_back(small, saved)
-    component = small.component(small.ring(), restore=Recent(4))
-    saved.opened.clear()
+    """Restoring the newest rows opens their segments, no others."""
+    files = NamesOpened()
+    component = small.component(small.ring(), restore=Recent(4), files=files)
     component.restore_parts(saved)
     component.verification.finish()
-    names = {path.rpartition("/")[2] for path in saved.opened}
-    assert names == {"segment-000002.safetensors", "narrow-000001.safetensors", "buffer_header.json"}
+    assert files.opened == {"segment-000002.safetensors", "narrow-000001.safetensors"}
 
 
 @pytest.mark.parametrize("capacity", [8, 30, 50, 51, 200])
@@ -216,6 +228,7 @@ def test_network_file_systems_are_read_instead(small, saved, monkeypatch):
 def test_too_many_mappings_are_read_instead(small, saved, monkeypatch):
     """Where the process may not map so many files they are read, and the note gives the numbers."""
     monkeypatch.setattr(restoring, "mappings_left", lambda: 3)
+    monkeypatch.setattr(restoring, "UNCOUNTED_MAPPINGS", 3)
     ring, note = bring_back(small, saved)
     assert small.numbers(ring) == list(range(20, 70))
     assert "mappings are needed and 3 may be used" in note
@@ -366,3 +379,37 @@ def test_a_header_that_contradicts_itself_is_corruption(saved):
     with pytest.raises(FormatError) as newer:
         decode_header(changed(lambda h: h.update(schema_version=2)), "h")
     assert newer.value.kind == "replay.newer-schema"
+
+
+class RefusesDirect(Files):
+    """A file system that takes direct reads at the open and refuses them when they come."""
+
+    def __init__(self):
+        self.direct = set()
+        self.refused = 0
+
+    def start_direct(self, descriptor):
+        """Promise them."""
+        self.direct.add(descriptor)
+
+    def stop_direct(self, descriptor):
+        """Take the promise back."""
+        self.direct.discard(descriptor)
+
+    def read_into(self, descriptor, buffer, offset_bytes):
+        """Refuse, once an open file."""
+        if descriptor in self.direct:
+            self.refused += 1
+            raise OSError(errno.EINVAL, "no direct reads here")
+        return super().read_into(descriptor, buffer, offset_bytes)
+
+
+def test_direct_reads_that_are_refused_late_go_through_the_cache(small, saved, monkeypatch):
+    """Reading files into memory works where the file system has no direct reads, and does not try on a network."""
+    for name, is_local in (("ext4", True), ("nfs", False)):
+        monkeypatch.setattr(restoring, "file_system_of", lambda descriptor, found=(name, is_local): found)
+        files = RefusesDirect()
+        ring, _ = bring_back(small, saved, load="read", files=files)
+        assert small.numbers(ring) == list(range(20, 70))
+        assert bool(files.refused) == is_local
+        assert not files.direct

@@ -391,6 +391,19 @@ def test_a_frameworks_arrays_are_a_ring(shop, count):
     assert np.array_equal(again.observations, ring.observations)
 
 
+def test_a_frameworks_arrays_are_decoded_before_it_gets_them(shop):
+    """A ring that does not tell what it reads gets coded segments decoded before the restore returns."""
+    ring = FrameworkRing(32)
+    ring.add(20)
+    source = shop.save(framework_component(ring, codec="auto", clock_seconds=lambda: 0.0))
+    fresh = FrameworkRing(32)
+    restored = framework_component(fresh)
+    note = restored.restore_parts(source)
+    assert "read and verified" in note
+    assert restored.verification.has_all_rows
+    assert np.array_equal(fresh.observations[:20], ring.observations[:20])
+
+
 def test_a_framework_that_overtakes_the_writer_is_not_saved_torn(shop):
     """Rows ahead of the head are kept in advance; a ring that goes further before the copy makes the save fail."""
     ring = FrameworkRing(32)

@@ -102,7 +102,7 @@ class ReplayRing:
         """Where the buffer stands, in rows."""
         return RingState(self.buffer.buffer_size, self.buffer.pos, self.buffer.size(), self.total_count)
 
-    def watch_reads(self, watch: Callable[[NDArray[np.intp]], None]) -> bool:  # noqa: ARG002 - as `Ring` has it
+    def watch_reads(self, watch: Callable[[NDArray[np.intp] | None], None]) -> bool:  # noqa: ARG002 - as `Ring` has it
         """Sampling cannot be watched: what it draws is decided within one call."""
         return False
 

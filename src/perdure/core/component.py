@@ -42,7 +42,18 @@ class LinkPart:
     """Size and digest, as recorded when it was written."""
 
 
-Part = ContentPart | LinkPart
+@dataclass(frozen=True, slots=True)
+class DeferredPart:
+    """A file of a checkpoint whose length is known only once it has been put together, as of compressed bytes."""
+
+    path: str
+    most_bytes: int
+    """What it can take; room for so much is asked for before anything is written."""
+    make: Callable[[], ContentPart]
+    """Called once, in the writer's thread; the file has the same path."""
+
+
+Part = ContentPart | LinkPart | DeferredPart
 
 
 def _nothing(*_: object) -> None:

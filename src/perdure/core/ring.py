@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perdure.core.names import check_path
 from perdure.core.tensorfile import ELEMENT_BYTES
@@ -222,6 +222,8 @@ class Piece:
     """Slots whose rows are in the file."""
     used: Span
     """Slots that are to be taken from it; the others are out of date or not wanted."""
+    is_coded: bool = False
+    """Whether the file holds fewer bytes than its rows have, see `perdure.core.coding`; it cannot be mapped then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +280,9 @@ def plan_segment(group: Group, segment: int, now: RingState, saved: SavedGroup |
     for keeper in dict.fromkeys(keeper for _, keeper in sorted(linked, key=lambda link: link[0])):
         parts = [part for part, other in linked if other is keeper]
         used = (min(start for start, _ in parts), max(stop for _, stop in parts))
-        planned.append(PlannedPiece(Piece(segment, "", keeper.held, used), keeper.file))
+        planned.append(PlannedPiece(replace(keeper, used=used), keeper.file))
     return tuple(
-        PlannedPiece(Piece(segment, group.file_name(segment, place), plan.piece.held, plan.piece.used), plan.source)
+        PlannedPiece(replace(plan.piece, file=group.file_name(segment, place)), plan.source)
         for place, plan in enumerate(planned)
     )
 

@@ -135,6 +135,12 @@ def parse_header(header: bytes, file_bytes: int, path: str) -> tuple[PlacedTenso
     return tuple(placed)
 
 
+def parse_metadata(header: bytes) -> dict[str, str]:
+    """Give what a header that `parse_header` has accepted says beside the tensors; what is no text is left out."""
+    found = json.loads(header).get("__metadata__")
+    return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
+
+
 def _parse_entry(name: str, entry: object, start: int, path: str) -> PlacedTensor:
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:

@@ -68,7 +68,7 @@ class Files:
         return os.open(path, flags | (os.O_DIRECT if direct else 0), FILE_MODE)
 
     def stop_direct(self, descriptor: int) -> None:
-        """Let the rest of a direct file go through the page cache, which takes writes of any length."""
+        """Let the rest of a direct file go through the page cache, which takes reads and writes of any length."""
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
@@ -146,22 +146,37 @@ class Files:
 
         Every folder on the way is opened by descriptor, so that nothing swapped in meanwhile can lead outside.
         """
-        *folders, name = relative.split("/")
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folders, _, name = relative.rpartition("/")
+        descriptor = self.open_folder_beneath(root, folders)
         try:
-            for folder in folders:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                inner = os.open(folder, flags, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = inner
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            opened = os.open(name, flags, dir_fd=descriptor)
+            return self.open_in(descriptor, name)
         finally:
             os.close(descriptor)
+
+    def open_folder_beneath(self, root: Path, relative: str) -> int:
+        """Open a folder under ``root``, or it itself if ``relative`` is empty, following no symbolic link below it."""
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for folder in relative.split("/") if relative else ():
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                inner = os.open(folder, flags, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = inner
+        return descriptor
+
+    def open_in(self, folder: int, name: str) -> int:
+        """Open a regular file in an open folder for reading, following no symbolic link."""
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             os.close(opened)
             raise OSError(errno.EINVAL, "not a regular file")
         return opened
+
+    def start_direct(self, descriptor: int) -> None:
+        """Let reads of an open file go past the page cache; they must be of whole pages, into whole pages of memory."""
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
 
     def size(self, descriptor: int) -> int:
         """Length of an open file in bytes."""

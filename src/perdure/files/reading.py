@@ -44,16 +44,25 @@ def damaged(path: Path | str, what: str, expected: str | int, actual: str | int)
     )
 
 
-def open_checked(files: Files, root: Path, entry: FileEntry) -> int:
+def open_checked(files: Files, root: Path, entry: FileEntry, folder: int | None = None) -> int:
     """
     Open a committed file for reading after checking that it is there and has its length.
+
+    Args:
+        files: The file system.
+        root: The checkpoint's directory.
+        entry: The file.
+        folder: Descriptor of the folder that it lies in, where many files of one folder are opened.
 
     Raises:
         CorruptionError: Kind ``file.damaged``: gone, replaced by a link or another length.
         StoreError: It cannot be read for another reason.
     """
     try:
-        descriptor = files.open_beneath(root, entry.path)
+        if folder is None:
+            descriptor = files.open_beneath(root, entry.path)
+        else:
+            descriptor = files.open_in(folder, entry.path.rpartition("/")[2])
     except OSError as error:
         path = root / entry.path
         if error.errno in _GONE:

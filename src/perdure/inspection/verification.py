@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from blake3 import blake3
@@ -21,6 +22,7 @@ from perdure.files.writing import STRIDE_BYTES
 from perdure.inspection.documents import Document
 from perdure.inspection.readability import unreadable
 from perdure.inspection.space import FileOnDisk, Inode, inodes, look_at_files
+from perdure.replay.losses import name_losses
 from perdure.store.store import Checkpoint, Damage, Store
 
 OnProgress = Callable[[int, int], None]
@@ -128,8 +130,19 @@ def check_all(
         if level is Level.LOAD and not problems:
             problems = unreadable(store, checkpoint)
         if not problems or files.status(checkpoint.directory) is not None:
-            found.append(_checked(checkpoint, problems))
+            found.append(_checked(checkpoint, _with_losses(store, checkpoint, problems)))
     return found, len(different), sum(different.values())
+
+
+def _with_losses(
+    store: Store, checkpoint: Checkpoint, problems: Mapping[str, PerdureError]
+) -> Mapping[str, PerdureError]:
+    """Say of damaged replay segments which transitions they hold."""
+    if not problems:
+        return problems
+    files = {entry.path: entry for entry in checkpoint.manifest.files}
+    read = partial(store.read, checkpoint)
+    return name_losses(checkpoint.manifest.components, files, read, problems)
 
 
 def _checked(checkpoint: Checkpoint, problems: Mapping[str, PerdureError]) -> CheckpointCheck:

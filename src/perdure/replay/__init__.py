@@ -6,6 +6,7 @@ See docs/explanation/replay.md.
 
 from perdure.core.ring import RingState
 from perdure.core.trimming import All, MaxAge, Nothing, Recent, Trim
+from perdure.replay.bar import ProgressBar
 from perdure.replay.batches import Batch, Prioritized, Roles
 from perdure.replay.buffer import RingBuffer
 from perdure.replay.component import RingComponent, component_for
@@ -21,6 +22,7 @@ __all__ = [
     "MaxAge",
     "Nothing",
     "Prioritized",
+    "ProgressBar",
     "Recent",
     "Ring",
     "RingBuffer",

@@ -75,7 +75,7 @@ class RingBuffer:
         self._prioritized = prioritized
         self._tree = SumTree(capacity) if prioritized else None
         self._largest_priority = 1.0
-        self._watch: Callable[[NDArray[np.intp]], None] | None = None
+        self._watch: Callable[[NDArray[np.intp] | None], None] | None = None
         self._journal = Journal((), self._rows)
 
     def __len__(self) -> int:
@@ -109,6 +109,7 @@ class RingBuffer:
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
         """The ring's arrays, ``(rows, n_envs, *shape)``: views for reading, valid until the next restore."""
+        self._read(None)
         return dict(self._columns)
 
     def torch(self, name: str) -> Any:
@@ -118,7 +119,7 @@ class RingBuffer:
         Raises:
             MissingDependencyError: torch is not installed.
         """
-        return import_torch().from_numpy(self._columns[name])
+        return import_torch().from_numpy(self.columns[name])
 
     # Adding
 
@@ -220,11 +221,11 @@ class RingBuffer:
         last, factor = slots, np.full(len(slots), discount)
         if steps > 1:
             rewards = self._columns[self._role(roles.reward)]
+            self._read(self._following(slots, steps))
             found = n_step_returns(
                 rewards, self._ends, slots, environments, self._state, steps=steps, discount=discount
             )
             last, factor = found.last, found.discounts
-            self._read(last)
             columns[roles.reward] = found.rewards.astype(rewards.dtype)
             for name in {*roles.next_observations, roles.terminated, roles.truncated} & set(self._columns):
                 columns[name] = self._columns[name][last, environments]
@@ -245,14 +246,15 @@ class RingBuffer:
         with self._journal.lock:
             indices, weights = self._draw(batch_size, None, rng or self.rng)
             starts, environments = np.divmod(indices, self._n_envs)
+            self._read(self._following(starts, length))
             slots, is_valid = sequence_slots(self._ends, starts, environments, self._state, length)
-            self._read(slots.ravel())
             columns = {name: array[slots, environments[:, None]] for name, array in self._columns.items()}
         return Batch(columns, indices, weights, np.ones(batch_size, np.float32), is_valid)
 
     def episodes(self) -> list[Episode]:
         """Cut what is held into episodes, environment by environment, oldest first."""
         with self._journal.lock:
+            self._read(np.concatenate([np.arange(*span) for span in self._state.spans] or [np.empty(0, np.intp)]))
             return find_episodes(self._ends, self._n_envs, self._state)
 
     def read(self, episode: Episode) -> dict[str, NDArray[Any]]:
@@ -318,7 +320,10 @@ class RingBuffer:
             )
         return name
 
-    def _read(self, slots: NDArray[np.intp]) -> None:
+    def _following(self, slots: NDArray[np.intp], length: int) -> NDArray[np.intp]:
+        return ((slots[:, None] + np.arange(length)) % self._rows).ravel()
+
+    def _read(self, slots: NDArray[np.intp] | None) -> None:
         if self._watch is not None:
             self._watch(slots)
 
@@ -339,7 +344,7 @@ class RingBuffer:
         """State of the generator."""
         return self.rng.bit_generator.state
 
-    def watch_reads(self, watch: Callable[[NDArray[np.intp]], None]) -> bool:
+    def watch_reads(self, watch: Callable[[NDArray[np.intp] | None], None]) -> bool:
         """Have samples looked at before they are handed out."""
         self._watch = watch
         return True

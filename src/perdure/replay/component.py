@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.core.component import ContentPart, PartsCapture, PartsSource
+from perdure.core.component import ContentPart, DeferredPart, PartsCapture, PartsSource
 from perdure.core.manifest import FileEntry, Grade
 from perdure.core.names import Section
 from perdure.core.ring import (
@@ -27,22 +28,27 @@ from perdure.core.ring import (
 from perdure.core.trimming import All, Trim
 from perdure.errors import DeadlineError, InvalidInputError
 from perdure.files.door import Files
-from perdure.replay.header import HEADER_FILE, encode_head
+from perdure.replay.header import HEADER_FILE, encode_head, encode_table
 from perdure.replay.journal import Journal, Snapshot
 from perdure.replay.mapping import fetch_ahead
+from perdure.replay.packing import installed_packings
 from perdure.replay.progress import ProgressFile
 from perdure.replay.restoring import Options, Outcome, Progress, restore_ring, stem_of
-from perdure.replay.rings import Ring
+from perdure.replay.rings import Columns, Ring
 from perdure.replay.rows import column_of
-from perdure.replay.saving import Draft, Images, Shelf, draft_save, mutable_part, segment_chunks, segment_parts, shelve
+from perdure.replay.saving import Draft, Shelf, draft_save, mutable_part, segment_parts, shelve
 from perdure.replay.verification import Verification
+from perdure.replay.writing import Coder, Images, SegmentWriter
 
 _CHOICES = {
     "verify": ("background", "first-touch", "eager"),
     "load": ("auto", "read"),
     "damaged": ("refuse", "drop"),
+    "codec": ("raw", "auto"),
 }
 _GUARD_BYTES = 16 * 1024 * 1024
+_FETCHED_ROWS = 4096
+"""Of larger samples the kernel has enough to do without advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,13 @@ class RingComponent:
             restore returns.
         load: ``auto`` maps files where that is wise and reads them where it is not; ``read`` reads them all.
         damaged: ``refuse`` raises if a segment is gone or damaged; ``drop`` goes on without its transitions.
+        codec: ``raw`` writes rows as they are, which can be mapped. ``auto`` tries at each save, column by column, what
+            makes them smaller: frames that repeat kept once, LZ4 and Zstandard where they are installed. Coded segments
+            are decoded in the background after a restore, and before the first sample of them.
         progress: Told of bytes done and in all while files are read or verified, in the thread that restores.
         progress_file: Where to note how far that is, so that an interrupted restore need not begin again.
         files: The file system.
+        clock_seconds: Monotonic seconds, to measure codings with.
         wide_bytes: Size of segments of wide columns, such as observations.
         narrow_bytes: Size of segments of narrow columns, such as rewards.
 
@@ -103,30 +113,36 @@ class RingComponent:
         verify: str = "background",
         load: str = "auto",
         damaged: str = "refuse",
+        codec: str = "raw",
         progress: Progress | None = None,
         progress_file: Path | None = None,
         files: Files | None = None,
+        clock_seconds: Callable[[], float] = time.monotonic,
         wide_bytes: int = WIDE_SEGMENT_BYTES,
         narrow_bytes: int = NARROW_SEGMENT_BYTES,
     ) -> None:
-        for name, value in (("verify", verify), ("load", load), ("damaged", damaged)):
+        for name, value in (("verify", verify), ("load", load), ("damaged", damaged), ("codec", codec)):
             _check_choice(name, value)
         self._files = files or Files()
         note = ProgressFile(self._files, progress_file) if progress_file else None
-        self._options = Options(restore or All(), verify, load, damaged, progress, note)
         self._ring = ring
+        self._verification = Verification(())
+        self._restored: Columns = {}
+        self._is_watched = ring.watch_reads(self._before_read)
+        may_wait = self._is_watched and ring.announces_writes
+        self._options = Options(restore or All(), verify, load, damaged, progress, note, may_wait)
+        self._is_coding = codec == "auto"
+        self._clock_seconds = clock_seconds
         self._keep_rows = ring.state.capacity if keep_recent is None else max(0, keep_recent) // ring.n_envs
         columns = [column_of(name, array) for name, array in ring.columns.items()]
         self._groups = plan_groups(columns, ring.state.capacity, wide_bytes, narrow_bytes)
         self._shelf: Shelf | None = None
         self._epoch = 0
-        self._verification: Verification | None = None
         self._images = Images()
         row_bytes = max(1, sum(column.row_bytes for column in columns))
         self._guard_rows = max(2 * ring.rows_per_write, _GUARD_BYTES // row_bytes)
         self._was_read = False
         self._prepared: tuple[PartsSource, Outcome] | None = None
-        self._is_watched = ring.watch_reads(self._before_read)
         if not self._is_watched and verify == "first-touch":
             raise InvalidInputError(
                 "cannot verify at first touch: this ring hands samples out without telling",
@@ -144,38 +160,52 @@ class RingComponent:
         Raises:
             CorruptionError: Kind ``replay.damaged``, naming the transitions.
         """
-        if self._verification is not None:
-            self._begin(self._verification)
-            self._verification.check()
+        self._begin()
+        self._verification.check()
 
     @property
-    def verification(self) -> Verification | None:
-        """The comparison of digests that the last restore has left to do, if any."""
+    def verification(self) -> Verification:
+        """What the last restore has left to do."""
         return self._verification
 
-    def _begin(self, verification: Verification) -> None:
-        if self._options.verify != "first-touch":
-            verification.start()
+    def _begin(self) -> None:
+        if self._options.verify != "first-touch" and not self._verification.is_complete:
+            self._verification.start()
 
-    def _before_read(self, slots: NDArray[np.intp]) -> None:
+    def _columns(self) -> Columns:
+        """The ring's arrays, without waiting for rows that are still being brought or raising what was found."""
+        is_asked_about = self._is_watched and not self._verification.is_complete
+        return self._restored if is_asked_about else self._ring.columns
+
+    def _before_read(self, slots: NDArray[np.intp] | None) -> None:
         verification = self._verification
-        if verification is None or verification.is_complete:
-            self.check()
+        if verification.is_complete:
             return
-        wide = [group for group in self._groups if group.is_mappable]
-        if self._options.verify == "first-touch":
-            segments = {(g.prefix, int(n)) for g in wide for n in np.unique(slots // g.rows_per_segment)}
-            verification.require(segments)
-            return
+        is_first_touch = self._options.verify == "first-touch"
+        only_rows = slots is None or not is_first_touch
+        if not (only_rows and verification.has_all_rows):
+            verification.require(None if slots is None else self._segments(slots), only_rows=only_rows)
         verification.check()
+        if slots is None or is_first_touch:
+            return
         # The first batch after a restore is waited for most: it has the disk to itself.
         if self._was_read:
             verification.start()
         self._was_read = True
         # The files are probably not in memory yet: ask for all rows of the sample at once.
-        for group in wide:
-            for column in group.columns:
-                fetch_ahead(self._ring.columns[column.name], slots)
+        if len(slots) <= _FETCHED_ROWS:
+            for column in (column for group in self._groups if group.is_mappable for column in group.columns):
+                fetch_ahead(self._restored[column.name], slots)
+
+    def _segments(self, slots: NDArray[np.intp]) -> set[tuple[str, int]]:
+        return {(g.prefix, n) for g in self._groups for n in set((slots // g.rows_per_segment).tolist())}
+
+    def _bring_rows(self, start: int, count: int) -> None:
+        """Have rows in memory before they are overwritten; decoding them later would bring the old ones back."""
+        if not self._verification.has_all_rows:
+            capacity = self._ring.state.capacity
+            slots = np.concatenate([np.arange(*span) for span in spans(start, count, capacity)])
+            self._verification.require(self._segments(slots), only_rows=True)
 
     # Saving
 
@@ -193,23 +223,35 @@ class RingComponent:
         self.check()
         moment = self._take()
         ring, journal, draft, state = self._ring, self._ring.journal, moment.draft, moment.state
-
-        def chunks(group: Group, piece: Piece) -> Iterator[memoryview]:
-            check = partial(self._check_not_overtaken, moment)
-            return segment_chunks(self._images, journal, moment.snapshot, group, piece, check)
-
-        parts = segment_parts(draft, state, stem, moment.groups, chunks)
+        writer = SegmentWriter(
+            self._images,
+            journal,
+            moment.snapshot,
+            # What an earlier restore has yet to bring is brought into the arrays of then.
+            partial(_require_rows, self._verification),
+            partial(self._check_not_overtaken, moment),
+            Coder(installed_packings(), self._clock_seconds) if self._is_coding else None,
+        )
+        parts = segment_parts(draft, state, stem, moment.groups, writer.part)
         if moment.mutable:
             parts.append(mutable_part(stem, moment.mutable))
         head = encode_head(state, ring.n_envs, moment.groups, moment.mutable, moment.random_state)
-        size = len(head) + draft.table_bytes()
-        parts.append(ContentPart(f"{stem}/{HEADER_FILE}", size, lambda: self._header(head, draft)))
+        path = f"{stem}/{HEADER_FILE}"
+
+        def header() -> ContentPart:
+            # Of what was restored, nothing may be in doubt any more: no checkpoint is made of it before.
+            self._verification.finish()
+            content = memoryview(head + encode_table(draft.pieces(writer.coded)))
+            return ContentPart(path, len(content), lambda: (content,))
+
+        parts.append(DeferredPart(path, len(head) + draft.most_table_bytes, header))
 
         def committed(directory: Path, files: Mapping[str, FileEntry]) -> None:
             journal.release(moment.snapshot)
             # What was restored meanwhile has files of its own; these are of another past.
             if moment.epoch == self._epoch:
-                self._shelf = shelve(stem, state, moment.snapshot.sequence, draft.pieces(), directory, files)
+                pieces = draft.pieces(writer.coded)
+                self._shelf = shelve(stem, state, moment.snapshot.sequence, pieces, directory, files)
 
         detail = {"transitions": state.size * ring.n_envs, "capacity": state.capacity * ring.n_envs}
         return PartsCapture(tuple(parts), detail, committed, lambda: journal.release(moment.snapshot))
@@ -220,9 +262,10 @@ class RingComponent:
             live = ring.state
             state = live.keeping(self._keep_rows)
             draft = draft_save(self._groups, state, self._shelf, journal.edits)
-            snapshot = journal.take(ring.columns, draft.needed)
+            columns = self._columns()
+            snapshot = journal.take(columns, draft.needed)
             if not ring.announces_writes:
-                journal.before_write(ring.columns, live.head_position, self._guard_rows)
+                journal.before_write(columns, live.head_position, self._guard_rows)
             return _Moment(
                 epoch=self._epoch,
                 groups=self._groups,
@@ -233,12 +276,6 @@ class RingComponent:
                 mutable={name: np.array(array) for name, array in ring.mutable.items()},
                 random_state=ring.random_state,
             )
-
-    def _header(self, head: bytes, draft: Draft) -> Iterator[memoryview]:
-        """Give the header out only when nothing that was restored is in doubt: no checkpoint is made of it before."""
-        if self._verification is not None:
-            self._verification.finish()
-        yield memoryview(head + draft.table())
 
     def _check_not_overtaken(self, moment: _Moment, piece: Piece) -> None:
         """Refuse a copy of rows that a ring which announces nothing may have overwritten meanwhile."""
@@ -271,7 +308,7 @@ class RingComponent:
             StoreError: A file cannot be read.
         """
         self._prepared = None
-        self._prepared = (source, restore_ring(source, self._ring, self._options, self._files))
+        self._prepared = (source, restore_ring(source, self._ring, self._columns(), self._options, self._files))
 
     def restore_parts(self, source: PartsSource) -> str:
         """
@@ -286,20 +323,23 @@ class RingComponent:
             PerdureError: As `check_parts`, which is done first if it was not.
         """
         if self._prepared is None or self._prepared[0] is not source:
-            outcome = restore_ring(source, self._ring, self._options, self._files)
+            outcome = restore_ring(source, self._ring, self._columns(), self._options, self._files)
         else:
             outcome = self._prepared[1]
         self._prepared = None
         header = outcome.header
-        if self._verification is not None:
-            self._verification.stop()
+        self._verification.stop()
         journal = self._ring.journal
         with journal.lock:
             self._epoch += 1
-            self._ring.adopt(outcome.content)
+            self._verification = Verification(outcome.errands)
+            self._restored = outcome.content.columns
+            self._was_read = False
             if outcome.is_in_place:
                 self._groups = header.groups
+            self._ring.adopt(outcome.content)
             journal.start_over(self._groups, outcome.content.state.capacity)
+            journal.bring_rows = self._bring_rows if self._options.may_wait else None
             sequence = journal.sequence
         # What lies in its old place is the committed file's, byte for byte: the next save links it.
         self._shelf = (
@@ -307,11 +347,13 @@ class RingComponent:
             if outcome.is_in_place
             else None
         )
-        self._was_read = False
-        self._verification = Verification(source, self._files, outcome.doubts) if outcome.doubts else None
-        if self._verification is not None and not self._is_watched:
-            self._begin(self._verification)
+        if not self._is_watched:
+            self._begin()
         return outcome.note
+
+
+def _require_rows(verification: Verification, group: Group, piece: Piece) -> None:
+    verification.require({(group.prefix, piece.segment)}, only_rows=True)
 
 
 def _check_choice(name: str, value: str) -> None:

@@ -17,9 +17,8 @@ from perdure.errors import CorruptionError, FormatError, InvalidInputError
 SCHEMA_VERSION = 1
 HEADER_FILE = "buffer_header.json"
 MUTABLE_FILE = "mutable.safetensors"
-BETWEEN = ",\n"
-"""What stands between two entries of the segment table."""
-_END = "\n]}\n"
+MOST_ENTRY_BYTES = 256
+"""An entry of the segment table takes less, with eleven digits for every slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,12 @@ class Header:
         return next(group for group in self.groups if group.prefix == prefix)
 
 
-def encode_piece(prefix: str, piece: Piece) -> str:
+def _entry(prefix: str, piece: Piece) -> str:
     """One entry of the segment table as JSON."""
+    coded = ',"coded":true' if piece.is_coded else ""
     return (
         f'{{"group":"{prefix}","segment":{piece.segment},"file":"{piece.file}",'
-        f'"held":[{piece.held[0]},{piece.held[1]}],"used":[{piece.used[0]},{piece.used[1]}]}}'
+        f'"held":[{piece.held[0]},{piece.held[1]}],"used":[{piece.used[0]},{piece.used[1]}]{coded}}}'
     )
 
 
@@ -95,14 +95,10 @@ def encode_head(
     return f'{text[:-1]},"segments":[\n'.encode()
 
 
-def encode_table(pieces: Iterable[str]) -> bytes:
-    """The segment table, from the texts of its pieces, and the end of the file."""
-    return f"{BETWEEN.join(pieces)}{_END}".encode()
-
-
-def table_bytes(text_bytes: int) -> int:
-    """Length of what `encode_table` gives for pieces whose texts, each with a `BETWEEN`, have this length together."""
-    return max(0, text_bytes - len(BETWEEN)) + len(_END)
+def encode_table(pieces: Mapping[tuple[str, int], Iterable[Piece]]) -> bytes:
+    """The segment table, and the end of the file."""
+    entries = ",\n".join(_entry(key[0], piece) for key, held in pieces.items() for piece in held)
+    return f"{entries}\n]}}\n".encode()
 
 
 def _listed(value: object) -> object:
@@ -129,6 +125,11 @@ class _PieceForm(msgspec.Struct):
     file: str
     held: tuple[int, int]
     used: tuple[int, int]
+    coded: bool = False
+
+
+class _VersionForm(msgspec.Struct):
+    schema_version: int
 
 
 class _HeaderForm(msgspec.Struct):
@@ -140,7 +141,8 @@ class _HeaderForm(msgspec.Struct):
     n_envs: int
     groups: tuple[_GroupForm, ...]
     mutable: tuple[str, ...]
-    random_state: dict[str, Any] | None
+    random_state: msgspec.Raw
+    """Left to Python's own parser: a generator's state has integers of 128 bits."""
     segments: tuple[_PieceForm, ...]
 
 
@@ -153,15 +155,13 @@ def decode_header(content: bytes | memoryview, path: str) -> Header:
         CorruptionError: Kind ``replay.malformed``: it is no header, or contradicts itself.
     """
     try:
-        # Python's own parser: a generator's state has integers of 128 bits.
-        value = json.loads(bytes(content))
-        version = value["schema_version"]
-        if type(version) is int and version > SCHEMA_VERSION:
+        version = msgspec.json.decode(content, type=_VersionForm).schema_version
+        if version > SCHEMA_VERSION:
             raise _newer(path, version)
-        form = msgspec.convert(value, _HeaderForm)
+        form = msgspec.json.decode(content, type=_HeaderForm)
         header = _header_of(form)
         _check(header, form)
-    except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError, InvalidInputError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError, InvalidInputError) as error:
         raise CorruptionError(
             f"cannot read replay header {path}: {error}",
             kind="replay.malformed",
@@ -183,10 +183,11 @@ def _header_of(form: _HeaderForm) -> Header:
     pieces: dict[tuple[str, int], tuple[Piece, ...]] = {}
     for piece in form.segments:
         key = (piece.group, piece.segment)
-        entry = Piece(piece.segment, check_segment(piece.file, "file name"), piece.held, piece.used)
+        entry = Piece(piece.segment, check_segment(piece.file, "file name"), piece.held, piece.used, piece.coded)
         pieces[key] = (*pieces.get(key, ()), entry)
     state = RingState(form.capacity, form.head_position, form.size, form.total_count)
-    return Header(state, form.n_envs, groups, pieces, form.mutable, form.random_state)
+    random_state = msgspec.convert(json.loads(bytes(form.random_state)), dict[str, Any] | None)
+    return Header(state, form.n_envs, groups, pieces, form.mutable, random_state)
 
 
 def _check(header: Header, form: _HeaderForm) -> None:
@@ -217,14 +218,18 @@ def _lengths(group: Group) -> list[int]:
 
 def _check_complete(header: Header, group: Group) -> None:
     """Every row that the ring holds is in exactly one piece; this is what nothing else would notice."""
+    used = sorted(piece.used for key, held in header.pieces.items() if key[0] == group.prefix for piece in held)
     for held in header.state.spans:
-        for segment in group.segments(held):
-            wanted = overlap(held, group.span(segment, header.state.capacity))
-            pieces = header.pieces.get((group.prefix, segment), ())
-            parts = sorted(part for piece in pieces if wanted and (part := overlap(piece.used, wanted)))
-            edges = [edge for part in parts for edge in part]
-            if wanted is None or edges[:1] != [wanted[0]] or edges[-1:] != [wanted[1]] or edges[1:-1:2] != edges[2::2]:
-                raise ValueError(f"rows of segment {segment} of {group.prefix!r} are in no file or in two")
+        position = held[0]
+        for part in used:
+            common = overlap(part, held)
+            if common is not None:
+                if common[0] != position:
+                    break
+                position = common[1]
+        if position != held[1]:
+            segment = position // group.rows_per_segment
+            raise ValueError(f"rows of segment {segment} of {group.prefix!r} are in no file or in two")
 
 
 def _newer(path: str, version: int) -> FormatError:

@@ -15,7 +15,7 @@ snapshot, which ignores the records from before it, gets the younger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,8 @@ class Journal:
         self.capacity = capacity
         self.edits: dict[tuple[str, int], int] = {}
         """Sequence number of the last change in place, by segment."""
+        self.bring_rows: Callable[[int, int], None] | None = None
+        """Called with the lock held before rows from a slot on are overwritten; returns when they are in memory."""
         self._sequence = 0
         self._pending: dict[tuple[str, int], _Pending] = {}
 
@@ -100,6 +102,8 @@ class Journal:
 
         The rows may be overwritten as soon as this returns, and the lock must be held until they have been.
         """
+        if self.bring_rows is not None:
+            self.bring_rows(start, count)
         if not self._pending:
             return
         self._sequence += 1
@@ -190,4 +194,5 @@ class Journal:
         self.groups = tuple(groups)
         self.capacity = capacity
         self.edits = {}
+        self.bring_rows = None
         self._pending = {}

@@ -3,12 +3,14 @@ The restore side: from the files of a checkpoint to one plain array a column.
 
 A column is one range of memory. Where the file system allows it, files are mapped to their places in it, page by page,
 and nothing is read before it is used; what does not fill a page at the edges of a piece is read. Elsewhere, and on
-request, files are read side by side straight into their places, with their digests on the way.
+request, files are read side by side straight into their places, with their digests on the way. Coded files are decoded
+into theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import errno
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +20,13 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from perdure.core.component import PartsSource
-from perdure.core.ring import PAGE_BYTES, Group, Piece, RingState, overlap
-from perdure.core.tensorfile import header_bytes, parse_header
+from perdure.core.manifest import FileEntry
+from perdure.core.ring import PAGE_BYTES, Column, Group, Piece, RingState, overlap
+from perdure.core.tensorfile import Layout, header_bytes, parse_header
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
+from perdure.files.reading import allocate, open_checked
+from perdure.replay.coding import CodedFile
 from perdure.replay.header import Header
 from perdure.replay.layout import Place, plan_rows
 from perdure.replay.mapping import MappedMemory
@@ -33,8 +38,9 @@ class Task:
     """One file to bring into memory."""
 
     doubt: Doubt
+    columns: tuple[Column, ...]
     places: tuple[Place, ...]
-    """Where the columns lie in the file."""
+    """Where the columns lie in the file; empty if it is coded."""
     is_mappable: bool
 
     @property
@@ -51,37 +57,97 @@ def list_tasks(source: PartsSource, stem: str, header: Header, window: RingState
         CorruptionError: Kind ``replay.malformed``: header and manifest contradict each other.
     """
     groups = {group.prefix: (group.columns, group.is_mappable) for group in header.groups}
+    listed, spans = source.files, window.spans
+    layouts: dict[tuple[str, int], tuple[Layout, tuple[Place, ...]]] = {}
     tasks = []
     for key, pieces in header.pieces.items():
         columns, is_mappable = groups[key[0]]
         for piece in pieces:
-            if not any(overlap(piece.used, span) for span in window.spans):
+            if not any(overlap(piece.used, span) for span in spans):
                 continue
             path = f"{stem}/{piece.file}"
-            entry = source.files.get(path)
-            rows = piece.held[1] - piece.held[0]
-            layout, places = plan_rows(columns, rows, is_mappable=is_mappable)
-            if entry is None or entry.bytes != layout.total_bytes:
-                raise CorruptionError(
-                    f"cannot use replay segment {path}: the manifest lists it with "
-                    f"{entry.bytes if entry else 'no'} bytes and {rows} rows need {layout.total_bytes}",
-                    kind="replay.malformed",
-                    hint="restore an older checkpoint",
-                    path=path,
-                    expected=layout.total_bytes,
-                    actual=entry.bytes if entry else None,
-                )
-            tasks.append(Task(Doubt(key, piece, entry, header.state, header.n_envs), places, is_mappable))
+            entry = listed.get(path)
+            form = (key[0], piece.held[1] - piece.held[0])
+            if form not in layouts:
+                layouts[form] = plan_rows(columns, form[1], is_mappable=is_mappable)
+            layout, places = layouts[form]
+            if entry is None or (entry.bytes != layout.total_bytes and not piece.is_coded):
+                raise _contradicted(path, piece, entry, layout.total_bytes)
+            doubt = Doubt(key, piece, entry, header.state, header.n_envs)
+            if piece.is_coded:
+                tasks.append(Task(doubt, columns, (), is_mappable=False))
+            else:
+                tasks.append(Task(doubt, columns, places, is_mappable))
     return tasks
 
 
-def _open(source: PartsSource, doubt: Doubt) -> int:
-    try:
-        return source.open(doubt.entry.path)
-    except CorruptionError as error:
-        raise damaged_segment(
-            doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or ""
-        ) from error
+def _contradicted(path: str, piece: Piece, entry: FileEntry | None, needed_bytes: int) -> CorruptionError:
+    return CorruptionError(
+        f"cannot use replay segment {path}: the manifest lists it with {entry.bytes if entry else 'no'} bytes and "
+        f"{piece.held[1] - piece.held[0]} rows need {needed_bytes}",
+        kind="replay.malformed",
+        hint="restore an older checkpoint",
+        path=path,
+        expected=needed_bytes,
+        actual=entry.bytes if entry else None,
+    )
+
+
+class _Reading:
+    """
+    An open file that is read into memory, past the page cache as long as that can be.
+
+    Args:
+        files: The file system.
+        descriptor: Borrowed.
+        is_direct: Whether to try; what is no whole page, and file systems without such reads, end it.
+    """
+
+    def __init__(self, files: Files, descriptor: int, *, is_direct: bool) -> None:
+        self._files = files
+        self._descriptor = descriptor
+        self._is_direct = is_direct
+        if is_direct:
+            try:
+                files.start_direct(descriptor)
+            except OSError:
+                self._is_direct = False
+
+    def fill(self, target: memoryview, offset: int) -> None:
+        """Read as many bytes as ``target`` has, from an offset in the file."""
+        position = 0
+        while position < len(target):
+            rest = target[position:]
+            if self._is_direct and not _is_paged(rest, offset + position):
+                self._stop()
+            try:
+                count = self._files.read_into(self._descriptor, rest, offset + position)
+            except OSError as error:
+                if not self._is_direct or error.errno != errno.EINVAL:
+                    raise
+                self._stop()
+                continue
+            if count == 0:
+                raise OSError(errno.EIO, "the file became shorter while it was read")
+            position += count
+
+    def _stop(self) -> None:
+        self._files.stop_direct(self._descriptor)
+        self._is_direct = False
+
+
+def _is_paged(target: memoryview, offset: int) -> bool:
+    address = np.frombuffer(target, np.uint8).ctypes.data
+    return all(number % PAGE_BYTES == 0 for number in (address, len(target), offset))
+
+
+def _strides(target: memoryview) -> Iterator[memoryview]:
+    """Cut at multiples of the stride, and where whole pages end: only the rest then needs another way."""
+    whole = len(target) - len(target) % PAGE_BYTES
+    for start in range(0, whole, STRIDE_BYTES):
+        yield target[start : min(start + STRIDE_BYTES, whole)]
+    if whole < len(target):
+        yield target[whole:]
 
 
 class Loader:
@@ -100,6 +166,7 @@ class Loader:
     ) -> None:
         self._source = source
         self._files = files
+        self._is_direct = False
         columns = [column for group in groups for column in group.columns]
         self._memory = {column.name: MappedMemory(capacity * column.row_bytes) for column in columns}
         self.columns: dict[str, NDArray[Any]] = {
@@ -109,23 +176,46 @@ class Loader:
 
     def map(self, tasks: Sequence[Task]) -> None:
         """
-        Map files to their places; their bytes are not verified.
+        Map files to their places; their bytes are not verified. Of coded ones only the lengths are looked at.
 
         Raises:
             CorruptionError: One is gone or has another length.
             StoreError: The process has too many mappings.
         """
-        for task in tasks:
-            descriptor = _open(self._source, task.doubt)
-            try:
-                with explained("read", task.doubt.entry.path):
+        if not tasks:
+            return
+        # All of them lie in one folder, which is opened once.
+        folder = self._open_folder(tasks[0].doubt.entry.path)
+        try:
+            for task in tasks:
+                descriptor = self._open(task.doubt, folder)
+                try:
                     for place in task.places:
                         self._map_column(descriptor, task.piece, place)
-            finally:
-                self._files.close(descriptor)
+                finally:
+                    self._files.close(descriptor)
+        finally:
+            if folder is not None:
+                self._files.close(folder)
+
+    def _open_folder(self, path: str) -> int | None:
+        """Open the folder of a file; None if that cannot be, which the files are then asked about one by one."""
+        try:
+            return self._files.open_folder_beneath(self._source.directory, path.rpartition("/")[0])
+        except OSError:
+            return None
+
+    def _open(self, doubt: Doubt, folder: int | None = None) -> int:
+        try:
+            return open_checked(self._files, self._source.directory, doubt.entry, folder)
+        except CorruptionError as error:
+            raise self._damaged(doubt, error) from error
+
+    def _damaged(self, doubt: Doubt, error: CorruptionError) -> CorruptionError:
+        return damaged_segment(doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or "")
 
     def _map_column(self, descriptor: int, piece: Piece, place: Place) -> None:
-        row_bytes = place.column.row_bytes
+        row_bytes = place.size_bytes // (piece.held[1] - piece.held[0])
         at = piece.used[0] * row_bytes
         size = (piece.used[1] - piece.used[0]) * row_bytes
         offset = place.offset_bytes + (piece.used[0] - piece.held[0]) * row_bytes
@@ -135,25 +225,26 @@ class Loader:
         if whole:
             memory.map_file(descriptor, offset + lead, whole, at + lead)
         if whole < size:
-            edges = memory.bytes().data
-            self._read(descriptor, edges[at : at + lead], offset)
-            self._read(descriptor, edges[at + lead + whole : at + size], offset + lead + whole)
+            with explained("read", "a replay segment"):
+                edges, reading = memory.bytes().data, _Reading(self._files, descriptor, is_direct=False)
+                reading.fill(edges[at : at + lead], offset)
+                reading.fill(edges[at + lead + whole : at + size], offset + lead + whole)
 
-    def _read(self, descriptor: int, target: memoryview, offset: int) -> None:
-        position = 0
-        while position < len(target):
-            count = self._files.read_into(descriptor, target[position:], offset + position)
-            if count == 0:
-                raise OSError(5, "the file became shorter while it was read")
-            position += count
-
-    def read(self, tasks: Sequence[Task], done: Done) -> None:
+    def read(self, tasks: Sequence[Task], done: Done, *, is_local: bool = False) -> None:
         """
         Read files to their places, several at a time, and compare their digests.
+
+        Args:
+            tasks: Which.
+            done: Told of each.
+            is_local: Whether large files may be read past the page cache, which a network's needs.
 
         Raises:
             CorruptionError: Kind ``replay.damaged``: the first that was found; the columns are not to be used.
         """
+        self._is_direct = is_local
+        for column in {column.name for task in tasks if task.is_mappable for column in task.columns}:
+            self._memory[column].expect_all()
         with ThreadPoolExecutor(READERS, "perdure-read") as pool:
             running = {pool.submit(self._read_file, task): task for task in tasks}
             try:
@@ -166,21 +257,25 @@ class Loader:
 
     def _read_file(self, task: Task) -> None:
         doubt, piece = task.doubt, task.piece
+        if not task.places:
+            self.decode(task)
+            return
         if piece.held != piece.used:
             self._read_part(task)
             return
         digest = blake3()
-        scratch = memoryview(bytearray(PAGE_BYTES))
-        descriptor = _open(self._source, doubt)
+        scratch = allocate(PAGE_BYTES)
+        descriptor = self._open(doubt)
         try:
             position = 0
+            reading = _Reading(self._files, descriptor, is_direct=self._is_direct and task.is_mappable)
             for place in sorted(task.places, key=lambda place: place.offset_bytes):
                 while position < place.offset_bytes:
-                    position += self._take(descriptor, scratch[: place.offset_bytes - position], position, digest)
+                    position += self._take(reading, scratch[: place.offset_bytes - position], position, digest)
                 at = piece.used[0] * place.column.row_bytes
                 target = self._memory[place.column.name].bytes().data[at : at + place.size_bytes]
-                for start in range(0, len(target), STRIDE_BYTES):
-                    position += self._take(descriptor, target[start : start + STRIDE_BYTES], position, digest)
+                for part in _strides(target):
+                    position += self._take(reading, part, position, digest)
         finally:
             self._files.close(descriptor)
         actual = f"blake3:{digest.hexdigest()}"
@@ -189,27 +284,45 @@ class Loader:
                 doubt.entry.path, doubt.rows, "its bytes are not those that were committed", doubt.entry.digest, actual
             )
 
-    def _take(self, descriptor: int, target: memoryview, offset: int, digest: Any) -> int:
+    def _take(self, reading: _Reading, target: memoryview, offset: int, digest: Any) -> int:
         with explained("read", "a replay segment"):
-            self._read(descriptor, target, offset)
+            reading.fill(target, offset)
         digest.update(target)
         return len(target)
 
+    def _content(self, doubt: Doubt) -> memoryview:
+        try:
+            return self._source.read(doubt.entry.path)
+        except CorruptionError as error:
+            raise self._damaged(doubt, error) from error
+
     def _read_part(self, task: Task) -> None:
         """Take some rows of a file that holds more; there are at most two such files a group."""
-        doubt, piece = task.doubt, task.piece
-        try:
-            content = self._source.read(doubt.entry.path)
-        except CorruptionError as error:
-            raise damaged_segment(
-                doubt.entry.path, doubt.rows, error.message, error.expected or "", error.actual or ""
-            ) from error
+        piece, content = task.piece, self._content(task.doubt)
         for place in task.places:
             row_bytes = place.column.row_bytes
             start = place.offset_bytes + (piece.used[0] - piece.held[0]) * row_bytes
             rows = content[start : start + (piece.used[1] - piece.used[0]) * row_bytes]
             at = piece.used[0] * row_bytes
             self._memory[place.column.name].bytes()[at : at + len(rows)] = np.frombuffer(rows, np.uint8)
+
+    def decode(self, task: Task) -> None:
+        """
+        Decode a coded file to its places, its digest compared before.
+
+        Raises:
+            CorruptionError: Kind ``replay.damaged``.
+            MissingDependencyError: It is packed with something that is not installed.
+        """
+        doubt, piece = task.doubt, task.piece
+        wanted = (piece.used[0] - piece.held[0], piece.used[1] - piece.held[0])
+        content = self._content(doubt)
+        try:
+            coded = CodedFile(content, piece.held[1] - piece.held[0], doubt.entry.path)
+            for column in task.columns:
+                coded.read(column, wanted, self.columns[column.name][piece.used[0] : piece.used[1]])
+        except ValueError as error:
+            raise damaged_segment(doubt.entry.path, doubt.rows, f"it cannot be decoded: {error}") from error
 
 
 def read_mutable(source: PartsSource, path: str, live: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -24,6 +24,7 @@ from perdure.errors import StoreError
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
+_HUGE_PAGES = 14
 _FAILED = ctypes.c_void_p(-1).value
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -88,6 +89,10 @@ class MappedMemory:
         """All of it as an array of this type and shape, which keeps the memory."""
         return np.asarray(self).view(dtype).reshape(shape)
 
+    def expect_all(self) -> None:
+        """Tell the kernel that all of it will be written soon: large pages take it fewer faults. Only advice."""
+        _C.madvise(self.address, -(-self.size_bytes // PAGE_BYTES) * PAGE_BYTES, _HUGE_PAGES)
+
     def map_file(self, descriptor: int, file_offset_bytes: int, size_bytes: int, at_bytes: int) -> None:
         """
         Put a file's bytes at a place; all four numbers are multiples of the page, but that the file may end before.
@@ -122,7 +127,8 @@ def fetch_ahead(array: NDArray[Any], slots: NDArray[np.intp]) -> None:
     """
     row_bytes = array.strides[0]
     begin = array.ctypes.data
-    for slot in np.unique(slots).tolist():
+    # Not np.unique: its first call imports numpy.ma, which takes longer than the restore.
+    for slot in sorted(set(slots.tolist())):
         first = (begin + slot * row_bytes) // PAGE_BYTES * PAGE_BYTES
         _C.madvise(first, begin + (slot + 1) * row_bytes - first, mmap.MADV_WILLNEED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,20 @@ from perdure.core.component import PartsSource
 from perdure.core.names import component_stem
 from perdure.core.ring import RingState
 from perdure.core.trimming import All, MaxAge, Repacking, Trim, plan_repacking, plan_trim
-from perdure.errors import IncompatibleError
+from perdure.errors import CorruptionError, IncompatibleError
 from perdure.files.door import Files
 from perdure.replay.header import HEADER_FILE, MUTABLE_FILE, Header, decode_header
 from perdure.replay.loading import Loader, Task, list_tasks, read_mutable
 from perdure.replay.mapping import MappedMemory, file_system_of, mappings_left
 from perdure.replay.progress import ProgressFile
-from perdure.replay.rings import Ring, RingContent
+from perdure.replay.rings import Columns, Ring, RingContent
 from perdure.replay.rows import column_of
-from perdure.replay.verification import Doubt, find_all_damage
+from perdure.replay.verification import Doubt, Errand, find_all_damage, find_damage
 
 Progress = Callable[[int, int], None]
 """Told of bytes done and bytes in all, in the thread that restores."""
+UNCOUNTED_MAPPINGS = 1024
+"""So many fit into every process: one in sixty of what Linux allows by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Options:
     damaged: str
     progress: Progress | None
     progress_file: ProgressFile | None
+    may_wait: bool
+    """Whether rows may come into memory later: the ring tells before they are read or overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,8 @@ class Outcome:
 
     header: Header
     content: RingContent
-    doubts: tuple[Doubt, ...]
-    """Files in use that have not been verified."""
+    errands: tuple[Errand, ...]
+    """What is left to do about files that are in use."""
     is_in_place: bool
     """Whether every row is in the slot, and so in the segment, that it was saved from."""
     note: str
@@ -63,15 +68,15 @@ def read_header(source: PartsSource) -> Header:
     return decode_header(source.read(path), path)
 
 
-def check_fit(header: Header, ring: Ring, name: str) -> None:
+def check_fit(header: Header, ring: Ring, arrays: Columns, name: str) -> None:
     """
-    Refuse a saved ring whose rows are not those of the live one.
+    Refuse a saved ring whose rows are not those of the live one, which has these arrays.
 
     Raises:
         IncompatibleError: Kind ``replay.differs``, naming both sides.
     """
     saved = {n: f"{c.dtype}{list(c.shape)}" for n, c in header.columns.items()}
-    columns = {n: column_of(n, array) for n, array in ring.columns.items()}
+    columns = {n: column_of(n, array) for n, array in arrays.items()}
     live = {n: f"{c.dtype}{list(c.shape)}" for n, c in columns.items()}
     for column in sorted(saved.keys() | live.keys()):
         if saved.get(column) != live.get(column):
@@ -99,25 +104,42 @@ def _differs(name: str, what: str, live: str | None, saved: str | None) -> Incom
     )
 
 
-def restore_ring(source: PartsSource, ring: Ring, options: Options, files: Files) -> Outcome:
+def restore_ring(source: PartsSource, ring: Ring, arrays: Columns, options: Options, files: Files) -> Outcome:
     """
     Bring a saved ring into memory.
+
+    Args:
+        source: The checkpoint.
+        ring: Asked for its form; not changed.
+        arrays: Its columns. Their rows are not read, and need not be there yet.
+        options: What to restore, and how.
+        files: The file system.
 
     Raises:
         CorruptionError: A file is not what was committed, and is not to be dropped.
         IncompatibleError: It does not fit the ring.
     """
     header = read_header(source)
-    check_fit(header, ring, source.entry.name)
-    return _Restore(source, ring, options, files, header).run()
+    check_fit(header, ring, arrays, source.entry.name)
+    dtypes = {name: array.dtype for name, array in arrays.items()}
+    return _Restore(source, ring, dtypes, options, files, header).run()
 
 
 class _Restore:
     """One restore, step by step; holds what the steps share."""
 
-    def __init__(self, source: PartsSource, ring: Ring, options: Options, files: Files, header: Header) -> None:
+    def __init__(
+        self,
+        source: PartsSource,
+        ring: Ring,
+        dtypes: Mapping[str, np.dtype[Any]],
+        options: Options,
+        files: Files,
+        header: Header,
+    ) -> None:
         self._source = source
         self._ring = ring
+        self._dtypes = dtypes
         self._options = options
         self._files = files
         self._header = header
@@ -136,7 +158,7 @@ class _Restore:
         paths = {task.doubt.entry.path for task in lost}
         tasks = [task for task in tasks if task.doubt.entry.path not in paths]
         must_move = bool(lost) or header.state.capacity != ring.state.capacity
-        loader, doubts = self._load(tasks, must_verify=must_move)
+        loader, errands = self._load(tasks, must_verify=must_move)
         columns: Mapping[str, NDArray[Any]] = loader.columns
         state = window.keeping(self._rows_to_keep(columns, window))
         must_move = must_move or (ring.begins_at_zero and 0 < state.size < state.capacity and state.tail_position != 0)
@@ -146,7 +168,7 @@ class _Restore:
         if must_move:
             content = self._move(content, [task.piece.used for task in lost])
         self._describe(content.state)
-        return Outcome(header, content, tuple(doubts), not must_move, "; ".join(self._notes))
+        return Outcome(header, content, tuple(errands), not must_move, "; ".join(self._notes))
 
     def _rows_to_load(self) -> int:
         trim = self._options.trim
@@ -171,44 +193,61 @@ class _Restore:
         self._notes += [f"went on without {task.doubt.rows}, lost with {task.doubt.entry.path}" for task in lost]
         return lost
 
-    def _load(self, tasks: Sequence[Task], *, must_verify: bool) -> tuple[Loader, list[Doubt]]:
-        dtypes = {name: array.dtype for name, array in self._ring.columns.items()}
-        loader = Loader(self._source, self._files, self._header.state.capacity, self._header.groups, dtypes)
+    def _load(self, tasks: Sequence[Task], *, must_verify: bool) -> tuple[Loader, list[Errand]]:
+        loader = Loader(self._source, self._files, self._header.state.capacity, self._header.groups, self._dtypes)
         wide = [task for task in tasks if task.is_mappable]
-        refusal = self._refuse_mapping(wide)
+        file_system, is_local = self._file_system()
+        refusal = _refuse_mapping(wide, file_system, is_wise=is_local)
         is_read = bool(refusal) or self._options.load == "read"
         is_eager = is_read or must_verify or self._options.verify == "eager"
         # What an interrupted attempt has found whole is mapped if it can be; the rest is done now.
         known = frozenset() if refusal or must_verify else self._known
         found = [task for task in wide if task.doubt.entry.digest in known]
         rest = [task for task in wide if task.doubt.entry.digest not in known]
-        now = [task for task in tasks if not task.is_mappable] + (rest if is_read else [])
-        loader.read(now, self._done)
+        coded = [task for task in tasks if not task.places]
+        # The one that the ring goes on in is decoded now: neither the first row added nor what is missing waits for it.
+        later = [] if is_eager or not self._options.may_wait else self._from_the_head(coded)[1:]
+        plain = [task for task in tasks if task.places and not task.is_mappable]
+        now = plain + (rest if is_read else []) + [task for task in coded if task not in later]
+        loader.read(now, self._done, is_local=is_local)
         if is_eager and not is_read and self._options.damaged != "drop":
             for error in find_all_damage(self._source, self._files, [task.doubt for task in rest], self._done).values():
                 raise error
         mapped = found if is_read else wide
-        loader.map(mapped)
+        loader.map([*mapped, *later])
         doubtful = found if is_eager else wide
-        self._notes.append(_say_how(now, mapped, doubtful, refusal, self._options.verify))
+        self._notes.append(_say_how(now, mapped, doubtful, later, refusal, self._options.verify))
         if self._options.progress_file is not None:
             self._options.progress_file.remove()
-        return loader, [task.doubt for task in doubtful]
+        errands = [self._decoding(loader, task) for task in later]
+        return loader, errands + [self._comparison(task.doubt) for task in doubtful]
 
-    def _refuse_mapping(self, wide: Sequence[Task]) -> str:
-        """Why files cannot be mapped; '' if they can."""
-        if not wide:
-            return ""
+    def _from_the_head(self, tasks: Sequence[Task]) -> list[Task]:
+        """In the order in which the ring will overwrite their rows."""
+        state = self._header.state
+        return sorted(tasks, key=lambda task: (task.piece.used[1] - 1 - state.head_position) % state.capacity)
+
+    def _decoding(self, loader: Loader, task: Task) -> Errand:
+        def decode(_: memoryview) -> CorruptionError | None:
+            try:
+                loader.decode(task)
+            except CorruptionError as error:
+                return error
+            return None
+
+        return Errand(task.doubt, decode, brings_rows=True)
+
+    def _comparison(self, doubt: Doubt) -> Errand:
+        compare = partial(find_damage, self._source, self._files, doubt)
+        return Errand(doubt, compare, brings_rows=False)
+
+    def _file_system(self) -> tuple[str, bool]:
+        """Which file system the checkpoint is on, and whether it is a local one."""
         descriptor = self._source.open(f"{stem_of(self._source)}/{HEADER_FILE}")
         try:
-            file_system, is_wise = file_system_of(descriptor)
+            return file_system_of(descriptor)
         finally:
             self._files.close(descriptor)
-        needed = sum(len(task.places) for task in wide)
-        if not is_wise:
-            return f"files on {file_system} are not mapped"
-        left = mappings_left()
-        return f"{needed:,} mappings are needed and {left:,} may be used" if needed > left else ""
 
     def _done(self, doubt: Doubt) -> None:
         self._verified.add(doubt.entry.digest)
@@ -270,7 +309,27 @@ def _moved(array: NDArray[Any], repacking: Repacking) -> NDArray[Any]:
     return moved
 
 
-def _say_how(read: Sequence[Task], mapped: Sequence[Task], doubtful: Sequence[Task], refusal: str, verify: str) -> str:
+def _refuse_mapping(wide: Sequence[Task], file_system: str, *, is_wise: bool) -> str:
+    """Why files cannot be mapped; '' if they can."""
+    if not wide:
+        return ""
+    if not is_wise:
+        return f"files on {file_system} are not mapped"
+    needed = sum(len(task.places) for task in wide)
+    # Counting what a process has mapped takes as long as mapping a few thousand files.
+    left = mappings_left() if needed > UNCOUNTED_MAPPINGS else needed
+    return f"{needed:,} mappings are needed and {left:,} may be used" if needed > left else ""
+
+
+def _say_how(
+    read: Sequence[Task],
+    mapped: Sequence[Task],
+    doubtful: Sequence[Task],
+    later: Sequence[Task],
+    refusal: str,
+    verify: str,
+) -> str:
+    when = "at first touch" if verify == "first-touch" else "in the background"
     parts = []
     if mapped:
         parts.append(f"mapped {_mib(mapped)} in {len(mapped):,} files")
@@ -279,9 +338,11 @@ def _say_how(read: Sequence[Task], mapped: Sequence[Task], doubtful: Sequence[Ta
     if refusal:
         parts.append(refusal)
     if doubtful:
-        parts.append("verified at first touch" if verify == "first-touch" else "verified in the background")
+        parts.append(f"verified {when}")
     elif mapped:
         parts.append("verified before use")
+    if later:
+        parts.append(f"{_mib(later)} in {len(later):,} coded files verified and decoded {when}")
     return ", ".join(parts) or "nothing to load"
 
 

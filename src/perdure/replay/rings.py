@@ -104,9 +104,11 @@ class Ring(Protocol):
         """Why rows cannot be given other slots, such as positions kept as values; '' if they can."""
         ...
 
-    def watch_reads(self, watch: Callable[[NDArray[np.intp]], None]) -> bool:
+    def watch_reads(self, watch: Callable[[NDArray[np.intp] | None], None]) -> bool:
         """
-        Call ``watch`` with the slots of every sample before it is handed out; it raises if they are damaged.
+        Call ``watch`` before rows are read: with the slots of a sample, or with None before the arrays are handed out.
+
+        It raises if they are damaged, and returns when they are in memory.
 
         Returns:
             Whether the ring can do that; if not it has done nothing.

@@ -1,8 +1,9 @@
 """
-Digests of files that are in use already: compared in the background, at first touch, or before anything is used.
+What a restore has left to do: digests of mapped files to compare, and coded files to decode into their places.
 
-Damage is found by reading the file again, not the mapping: pages of the mapping that the ring has overwritten since are
-the process's own. Both reads meet in the page cache, so what is verified is what is sampled.
+It is done in the background, at first touch, or before anything is used. Damage of a mapped file is found by reading
+the file again, not the mapping: pages of the mapping that the ring has overwritten since are the process's own. Both
+reads meet in the page cache, so what is verified is what is sampled.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ READERS = 4
 SILENCE_SECONDS = 120.0
 """One segment takes milliseconds, seconds on a slow network; after this long without one the disk is stuck."""
 
+Key = tuple[str, int]
+"""Prefix of a group, and segment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """A file in use whose bytes have not been compared with its digest yet."""
 
-    key: tuple[str, int]
-    """Prefix of the group, and segment."""
+    key: Key
     piece: Piece
     entry: FileEntry
     state: RingState
@@ -122,23 +125,32 @@ def find_all_damage(
     return damage
 
 
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What is left to do about one file."""
+
+    doubt: Doubt
+    run: Callable[[memoryview], CorruptionError | None]
+    """Does it, with memory of `STRIDE_BYTES` to overwrite; returns the damage that it has found."""
+    brings_rows: bool
+    """Whether the ring's rows are not in memory before it was done."""
+
+
 class Verification:
     """
-    Compares mapped files with their digests beside training.
+    Runs errands beside training.
 
     The first damage ends it: every `check` raises it from then on. Nothing is committed before `finish` has returned,
     so what was trained on a sample of a segment that turns out to be damaged never reaches a checkpoint.
 
     Args:
-        source: The checkpoint that was restored.
-        files: The file system.
-        doubts: Files to compare.
+        errands: In the order in which they are wanted.
     """
 
-    def __init__(self, source: PartsSource, files: Files, doubts: Sequence[Doubt]) -> None:
-        self._source = source
-        self._files = files
-        self._open = {(doubt.key, doubt.piece.file): doubt for doubt in doubts}
+    def __init__(self, errands: Sequence[Errand]) -> None:
+        self._open = {(errand.doubt.key, errand.doubt.piece.file): errand for errand in errands}
+        self._running: set[tuple[Key, str]] = set()
+        self._absent = sum(errand.brings_rows for errand in errands)
         self._changed = threading.Condition()
         self._error: PerdureError | None = None
         self._stopped = False
@@ -146,8 +158,13 @@ class Verification:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to compare."""
+        """Whether nothing is left to do."""
         return not self._open
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether every row of the ring is in memory or mapped."""
+        return self._absent == 0
 
     def start(self) -> None:
         """Begin in a thread of its own, if that has not been done."""
@@ -156,10 +173,13 @@ class Verification:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Give up what is left, as when something else is restored; `check` raises nothing from then on."""
+        """
+        Do nothing more beside training, as when something else is restored; `check` raises nothing from then on.
+
+        What a pending capture still `require`s is done all the same.
+        """
         with self._changed:
             self._stopped = True
-            self._open.clear()
             self._error = None
             self._changed.notify_all()
 
@@ -173,21 +193,30 @@ class Verification:
         if self._error is not None:
             raise self._error
 
-    def require(self, keys: Collection[tuple[str, int]]) -> None:
+    def require(self, keys: Collection[Key] | None, *, only_rows: bool) -> None:
         """
-        Compare the files of some segments now, if that has not been done.
+        Do now what has not been done yet about some segments.
+
+        Args:
+            keys: Which; None for all of them.
+            only_rows: Whether only rows that are not in memory are wanted, and digests may be compared later.
 
         Raises:
             CorruptionError: Kind ``replay.damaged``.
+            DeadlineError: Kind ``replay.verification-stuck``: another thread does not come to an end with one.
         """
         self.check()
-        for doubt in [doubt for doubt in list(self._open.values()) if doubt.key in keys]:
-            self._look(doubt, allocate(STRIDE_BYTES))
+        scratch = None
+        for name, errand in list(self._open.items()):
+            if (keys is None or name[0] in keys) and (errand.brings_rows or not only_rows):
+                scratch = scratch or allocate(STRIDE_BYTES)
+                if error := self._settle(name, errand, scratch):
+                    raise error
         self.check()
 
     def finish(self, silence_seconds: float = SILENCE_SECONDS) -> None:
         """
-        Wait until everything has been compared.
+        Wait until everything has been done.
 
         Raises:
             CorruptionError: Kind ``replay.damaged``.
@@ -196,36 +225,54 @@ class Verification:
         self.start()
         with self._changed:
             left = len(self._open)
-            while self._open and self._error is None:
+            while self._open and self._error is None and not self._stopped:
                 self._changed.wait(silence_seconds)
-                if len(self._open) == left:
-                    raise DeadlineError(
-                        f"cannot commit: {left} replay segments of the last restore are still unverified and none was "
-                        f"finished for {silence_seconds:g} s",
-                        kind="replay.verification-stuck",
-                        hint="check the disk that the run directory is on",
-                        waited_seconds=silence_seconds,
-                        holder="perdure-verify",
-                    )
+                if len(self._open) == left and self._error is None and not self._stopped:
+                    raise _stuck(left, silence_seconds)
                 left = len(self._open)
         self.check()
 
     def _run(self) -> None:
         scratch = allocate(STRIDE_BYTES)
-        for doubt in list(self._open.values()):
+        for name, errand in list(self._open.items()):
             if self._stopped or self._error is not None:
                 return
-            self._look(doubt, scratch)
+            self._settle(name, errand, scratch)
 
-    def _look(self, doubt: Doubt, scratch: memoryview) -> None:
+    def _settle(self, name: tuple[Key, str], errand: Errand, scratch: memoryview) -> PerdureError | None:
+        """Run an errand once, whoever wants it; returns what went wrong."""
+        with self._changed:
+            # Twice would be wrong: rows that were brought may have been overwritten by the ring meanwhile.
+            while name in self._running:
+                if not self._changed.wait(SILENCE_SECONDS):
+                    return _stuck(len(self._open), SILENCE_SECONDS)
+            if name not in self._open:
+                return self._error
+            self._running.add(name)
         try:
-            error: PerdureError | None = find_damage(self._source, self._files, doubt, scratch)
+            error: PerdureError | None = errand.run(scratch)
         except PerdureError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001 - top of a thread; whoever checks or waits gets it
-            error = InternalError(f"cannot verify {doubt.entry.path}: {failure}", kind="replay.verification-failed")
+            path = errand.doubt.entry.path
+            error = InternalError(f"cannot verify {path}: {failure}", kind="replay.verification-failed")
         with self._changed:
-            if not self._stopped:
-                self._open.pop((doubt.key, doubt.piece.file), None)
+            self._running.discard(name)
+            if error is None:
+                del self._open[name]
+                self._absent -= errand.brings_rows
+            elif not self._stopped:
                 self._error = self._error or error
             self._changed.notify_all()
+        return error
+
+
+def _stuck(left: int, waited_seconds: float) -> DeadlineError:
+    return DeadlineError(
+        f"cannot go on: {left} replay segments of the last restore are still unverified and none was "
+        f"finished for {waited_seconds:g} s",
+        kind="replay.verification-stuck",
+        hint="check the disk that the run directory is on",
+        waited_seconds=waited_seconds,
+        holder="perdure-verify",
+    )

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.component import ContentPart, LinkPart, Part
+from perdure.core.component import ContentPart, DeferredPart, LinkPart, Part
 from perdure.core.keys import Keyring
 from perdure.core.manifest import (
     MAXIMUM_MANIFEST_BYTES,
@@ -366,7 +366,13 @@ class Store:
         return checkpoint
 
     def _check_space(self, parts: Sequence[Part]) -> None:
-        needed = sum(part.size_bytes for part in parts if isinstance(part, ContentPart)) + SPARE_BYTES
+        needed = SPARE_BYTES
+        for part in parts:
+            match part:
+                case ContentPart(size_bytes=size):
+                    needed += size
+                case DeferredPart(most_bytes=most):
+                    needed += most
         with explained("look at", self.directory):
             free = self.files.free_bytes(self.directory)
         if free < needed:
@@ -384,8 +390,9 @@ class Store:
             with explained("link", part.source):
                 self.files.link(part.source, target)
             return FileEntry(part.path, part.entry.bytes, part.entry.digest)
-        digest = write_file(files, target, part.size_bytes, part.chunks())
-        return FileEntry(part.path, part.size_bytes, digest)
+        content = part.make() if isinstance(part, DeferredPart) else part
+        digest = write_file(files, target, content.size_bytes, content.chunks())
+        return FileEntry(part.path, content.size_bytes, digest)
 
     def _give_up(self, staging: Path) -> None:
         # The space is wanted back at once, above all when the disk is full. If even this fails the directory stays

@@ -20,7 +20,20 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 Proceed = Callable[[], Any]
 """Carries a call out, and returns what the real method returned."""
 
-READING = frozenset({"open_beneath", "size", "read_into", "names", "status", "link_content", "free_bytes"})
+READING = frozenset(
+    {
+        "open_beneath",
+        "open_folder_beneath",
+        "open_in",
+        "start_direct",
+        "size",
+        "read_into",
+        "names",
+        "status",
+        "link_content",
+        "free_bytes",
+    }
+)
 """Calls that change nothing."""
 
 
