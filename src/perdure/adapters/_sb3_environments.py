@@ -124,6 +124,8 @@ class VectorEnvironment:
         self._begin_anew = begin_anew
         self._workers = Workers(env.unwrapped, name) if isinstance(env.unwrapped, SubprocVecEnv) else None
         self.grade = Grade.EXACT
+        # Environments that are captured by what they have done are watched from the first look on.
+        self.capture()
 
     def capture(self) -> object:
         """The states of all wrappers and sub-environments; arrays are borrowed."""

@@ -252,7 +252,7 @@ class Environment:
 
 
 def _grade_of(found: tuple[environments.Level, str]) -> Grade:
-    return Grade.EXACT if found[0] is environments.Level.E0 else Grade.STATISTICAL
+    return Grade.EXACT if found[0] is not environments.Level.E3 else Grade.STATISTICAL
 
 
 class Space:

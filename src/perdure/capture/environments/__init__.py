@@ -1,11 +1,12 @@
 """
 Exact capture of Gymnasium environments: any wrapper stack, synchronous and asynchronous vector environments, spaces.
 
-A captured environment is a plain tree of dicts, lists, numbers, text and arrays; nothing is pickled. Classic control
-and toy text environments, Gymnasium's wrappers and its vector environments are captured exactly (level E0), and so is
-everything that is registered (`register_environment`), that has ``get_state()`` and ``set_state(state)``, or that is a
-wrapper whose attributes are all plain data. Anything else is level E3: the wrapper stack, the spaces and what is
-known of the wrappers are captured, and a restore resets the environment.
+A captured environment is a plain tree of dicts, lists, numbers, text and arrays; nothing is pickled. Classic control,
+toy text and MuJoCo environments, Atari without sticky actions, Gymnasium's wrappers and its vector environments are
+captured exactly (level E0), and so is everything that is registered (`register_environment`), that has ``get_state()``
+and ``set_state(state)``, or that is a wrapper whose attributes are all plain data. Box2D environments and Atari with
+sticky actions are captured by where their episode began and what was done since (E1). Anything else is level E3: the
+wrapper stack, the spaces and what is known of the wrappers are captured, and a restore resets the environment.
 
 What cannot be seen is trusted: functions that transform wrappers are given are taken to be pure, and a subclass of a
 known environment to keep its state in its attributes.
@@ -19,9 +20,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perdure.capture.environments.atari import Emulator
+from perdure.capture.environments.mujoco import Simulation
 from perdure.capture.environments.plain import Tree
+from perdure.capture.environments.replaying import LOGGED, GeneratorBeginnings, Replays
 from perdure.capture.environments.snapshot import Level, check, fill, gymnasium_version, take
-from perdure.capture.environments.traits import KNOWN, SPACE_ATTRIBUTES, Traits, is_instance, register_environment
+from perdure.capture.environments.traits import (
+    BOX2D,
+    IDENTITY,
+    KNOWN,
+    SPACE_ATTRIBUTES,
+    Traits,
+    is_instance,
+    register_environment,
+)
 from perdure.capture.environments.workers import Workers
 
 __all__ = [
@@ -41,6 +53,9 @@ __all__ = [
 ]
 
 KNOWN["AsyncVectorEnv"] = Traits(attributes=frozenset(SPACE_ATTRIBUTES), extension=Workers())
+KNOWN["MujocoEnv"] = Traits(ignored=frozenset({"data", "fullpath", "model", "mujoco_renderer"}), extension=Simulation())
+KNOWN["AtariEnv"] = Traits(ignored=frozenset({"ale", "_action_set", *LOGGED}), extension=Emulator())
+KNOWN.update(dict.fromkeys(BOX2D, Traits(attributes=IDENTITY, extension=Replays(GeneratorBeginnings()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +151,7 @@ def restore_environment(
     check(env, tree, component)
     fill(env, tree, clock)
     level, reason = level_of(tree)
-    if level is Level.E0:
+    if level is not Level.E3:
         versions = tree["gymnasium"], gymnasium_version()
         note = (
             ""

@@ -130,6 +130,7 @@ class Writer:
     def __init__(self, clock: Callable[[], float], aliased: frozenset[int] = frozenset()) -> None:
         self.shared: dict[str, Tree] = {}
         self.doubts: list[str] = []
+        self.replays = False
         self._clock = clock
         self._aliased = aliased
         self._keys: dict[int, str] = {}
@@ -232,8 +233,10 @@ class Writer:
         if traits.accessors is not None:
             self._custom(node, owner, traits.accessors.get_state)
         if traits.extension is not None:
-            node["extension"], doubts = traits.extension.capture(owner)
-            self.doubts.extend(doubts)
+            outside = traits.extension.capture(owner)
+            node["extension"] = outside.state
+            self.doubts.extend(outside.doubts)
+            self.replays = self.replays or outside.replays
         return node
 
     def _attributes(self, owner: object, traits: Traits) -> tuple[dict[str, Tree], list[str]]:
