@@ -70,8 +70,12 @@ class Picture(gym.ObservationWrapper[Any, Any, Any]):
 
 def pictures(seed: int, number: int) -> VecEnv:
     """Images, as SB3 turns them."""
-    env = VecTransposeImage(make_vec_env("CartPole-v1", number, seed=seed, wrapper_class=Picture))
-    env.observation_space.seed(seed)  # the framework forgets the generator of this space
+    return _seeded(VecTransposeImage(make_vec_env("CartPole-v1", number, seed=seed, wrapper_class=Picture)), seed)
+
+
+def _seeded(env: VecEnv, seed: int) -> VecEnv:
+    # The framework draws from this space to learn its form, and does not seed it.
+    env.observation_space.seed(seed)
     return env
 
 
@@ -103,7 +107,7 @@ def atari(seed: int, number: int) -> VecEnv:
     """A game as it is usually trained on, on small screens."""
     gym.register_envs(ale_py)
     env = make_atari_env("PongNoFrameskip-v4", number, seed=seed, wrapper_kwargs={"screen_size": 36})
-    return VecFrameStack(env, 4)
+    return _seeded(VecTransposeImage(VecFrameStack(env, 4)), seed)
 
 
 def bits(seed: int, number: int) -> VecEnv:

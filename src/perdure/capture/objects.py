@@ -225,12 +225,14 @@ class Environment:
         self._name = name
         self._env = env
         self._captures = 0
+        self.detail: dict[str, Any] = {}
         self.grade = _grade_of(environments.environment_level(env))
 
     def capture(self) -> object:
         """The environment's state, or a note that it has to be reset; how exact it is can change while it runs."""
         tree = environments.capture_environment(self._env)
         self.grade = _grade_of(environments.level_of(tree))
+        self.detail = environments.describe(self._env, tree)
         self._captures += 1
         return {"environment": tree, "captures": self._captures}
 

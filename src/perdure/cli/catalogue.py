@@ -17,7 +17,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "show": "one checkpoint: components, sizes, versions, counters",
             "events": "what happened: saves, restores, faults",
         },
-        "trust": {"verify": "check that checkpoints are what was committed"},
+        "trust": {
+            "verify": "check that checkpoints are what was committed",
+            "doctor": "find out how exactly an environment can be captured",
+        },
         "keep": {
             "gc": "remove what the keep policy does not keep",
             "pin": "protect a checkpoint under a name, or list what is protected",

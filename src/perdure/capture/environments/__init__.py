@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure.capture.environments.atari import Emulator
+from perdure.capture.environments.certificates import CERTIFICATES, subject_of
 from perdure.capture.environments.mujoco import Simulation
 from perdure.capture.environments.plain import Tree
 from perdure.capture.environments.replaying import LOGGED, GeneratorBeginnings, Replays
@@ -43,6 +44,7 @@ __all__ = [
     "capture_space",
     "check",
     "derive_reset_seed",
+    "describe",
     "environment_level",
     "is_environment",
     "is_space",
@@ -119,6 +121,28 @@ def environment_level(env: Any) -> tuple[Level, str]:
 def level_of(tree: Tree) -> tuple[Level, str]:
     """Return how exact a captured tree is, and the reason why it is not E0 (empty if it is)."""
     return Level(tree["level"]), tree["reason"]
+
+
+def describe(env: Any, tree: Tree) -> dict[str, Any]:
+    """
+    Facts about a captured environment for a manifest.
+
+    Args:
+        env: The environment, single or vector; of a vector environment in this process the first one is described.
+        tree: What was captured of it.
+
+    Returns:
+        ``level``, ``id``, ``stack`` (classes from the outside in) and ``certificate`` (the level that a probe on this
+        machine has found; None if it was not probed). Of environments in other processes only the level is known.
+    """
+    level = {"level": tree["level"]}
+    parts = getattr(env, "envs", None) or getattr(getattr(env, "unwrapped", None), "envs", None)
+    single = parts[0] if parts else env
+    if not is_instance(single, "Env"):
+        return level
+    subject, certificate = subject_of(single), CERTIFICATES.of(single)
+    found = None if certificate is None else certificate.level
+    return {**level, "id": subject.id, "stack": list(subject.stack), "certificate": found}
 
 
 def restore_environment(
