@@ -13,6 +13,7 @@ from perdure.cli.progress import progress
 from perdure.cli.text import Word, count_text
 from perdure.cli.verb import Context, Verb, argument
 from perdure.errors import InvalidInputError
+from perdure.extras import require
 from perdure.files.door import Files
 
 MEANINGS = {
@@ -26,6 +27,7 @@ _EXITS = {"E0": Exit.OK, "E1": Exit.OK, "E2": Exit.DEGRADED, "E3": Exit.DEGRADED
 
 
 def _execute(arguments: Namespace, context: Context) -> int:
+    require("gymnasium", extra="gym")
     maker = Maker(arguments.env, _arguments(arguments.arguments))
     with progress(context.output, f"probing {arguments.env}"):
         certificate = probe(maker, steps=arguments.steps)

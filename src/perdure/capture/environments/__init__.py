@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,6 +50,7 @@ __all__ = [
     "is_environment",
     "is_space",
     "level_of",
+    "new_beginning",
     "register_environment",
     "restore_environment",
     "restore_space",
@@ -58,6 +60,8 @@ KNOWN["AsyncVectorEnv"] = Traits(attributes=frozenset(SPACE_ATTRIBUTES), extensi
 KNOWN["MujocoEnv"] = Traits(ignored=frozenset({"data", "fullpath", "model", "mujoco_renderer"}), extension=Simulation())
 KNOWN["AtariEnv"] = Traits(ignored=frozenset({"ale", "_action_set", *LOGGED}), extension=Emulator())
 KNOWN.update(dict.fromkeys(BOX2D, Traits(attributes=IDENTITY, extension=Replays(GeneratorBeginnings()))))
+
+_new_beginnings: MutableMapping[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,7 @@ def restore_environment(
     """
     check(env, tree, component)
     fill(env, tree, clock)
+    _new_beginnings.pop(env, None)
     level, reason = level_of(tree)
     if level is not Level.E3:
         versions = tree["gymnasium"], gymnasium_version()
@@ -184,8 +189,24 @@ def restore_environment(
         )
         return Restored("exact", note=note)
     observation, info = env.reset(seed=reset_seed)
+    _new_beginnings[env] = (observation, info)
     note = f"{component} was reset with seed {reset_seed}, its episode is cut and its observation changed: {reason}"
     return Restored("reset", observation, info, note)
+
+
+def new_beginning(env: Any) -> tuple[Any, dict[str, Any]] | None:
+    """
+    Return the observation and the info with which a restore began a new episode, as ``env.reset`` gave them.
+
+    Returns:
+        None if the last restore went on in the episode that was running, or there was none.
+
+    Example:
+        >>> begun = perdure.new_beginning(env)  # doctest: +SKIP
+        >>> if begun is not None:  # doctest: +SKIP
+        ...     now.observation, _ = begun
+    """
+    return _new_beginnings.get(env)
 
 
 def derive_reset_seed(run: str, component: str, step: int) -> int:

@@ -21,7 +21,6 @@ import numpy as np
 from perdure.capture.environments.certificates import CERTIFICATES, Certificate, Subject, subject_of
 from perdure.capture.environments.replaying import same
 from perdure.errors import DeadlineError, InvalidInputError, PerdureError
-from perdure.extras import require
 
 __all__ = ["DEFAULT_STEPS", "Maker", "probe"]
 
@@ -56,7 +55,6 @@ class Maker:
         Raises:
             InvalidInputError: There is no such environment, or it cannot be made with these arguments.
         """
-        require("gymnasium", extra="gym")
         import gymnasium
 
         module, _, function = self.name.rpartition(":")
