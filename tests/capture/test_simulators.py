@@ -67,7 +67,7 @@ BOX2D = {
 @pytest.mark.parametrize("name", BOX2D)
 def test_box2d_continues_exactly_by_its_actions(name: str) -> None:
     """The episode is lived again from its generator, whoever reset the environment, and how often."""
-    moments = assert_exact(make(name, **BOX2D[name]), make(name, **BOX2D[name]), SHORT, Level.E1)
+    moments = assert_exact(make(name, **BOX2D[name]), make(name, **BOX2D[name]), 14, Level.E1)
 
     assert moments == {"fresh", "reset", "middle", "ended"}
 
