@@ -59,8 +59,8 @@ def main() -> int:
     for result in results(arguments):
         print(line_of(result), file=sys.stderr, flush=True)
         rows.append(result)
-    if arguments.write:
-        write(rows)
+        if arguments.write:
+            write([result])
     if arguments.json:
         print(json.dumps({"matrix": 1, "rows": rows}))
     return int(not all(row["holds"] for row in rows))

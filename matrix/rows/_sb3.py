@@ -45,6 +45,8 @@ def training(make: Make) -> Callable[[Life], State]:
 
     def train(life: Life) -> State:
         model = make(life.seed, life.environments)
+        # What is captured by its log is watched in every life, so that the ends can be compared.
+        take(model.env)
         with life.open() as run:
             savers = [] if run is None else [perdure.sb3.Checkpointing(run)]
             model.learn(life.steps, callback=[*savers, EveryStep(life)])

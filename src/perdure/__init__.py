@@ -11,6 +11,7 @@ Running the same command again continues. Importing this imports no framework.
 """
 
 from perdure.audit import UntrackedStateWarning
+from perdure.capture.environments import new_beginning, register_environment
 from perdure.capture.pickles import Pickled
 from perdure.capture.pytrees import Pytree
 from perdure.capture.writer import SaveHandle
@@ -72,5 +73,7 @@ __all__ = [
     "UntrackedStateWarning",
     "__version__",
     "fork",
+    "new_beginning",
     "open",
+    "register_environment",
 ]

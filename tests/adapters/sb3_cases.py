@@ -11,7 +11,20 @@ from stable_baselines3.common.callbacks import BaseCallback
 import perdure
 import perdure.sb3
 
-__all__ = ["CASES", "TOTAL", "bits", "cartpole", "crash", "digest", "epochs", "learn", "opened", "replay", "rollout"]
+__all__ = [
+    "CASES",
+    "TOTAL",
+    "bits",
+    "cartpole",
+    "crash",
+    "digest",
+    "epochs",
+    "learn",
+    "of",
+    "opened",
+    "replay",
+    "rollout",
+]
 __all__ += ["state"]
 
 torch.set_num_threads(1)

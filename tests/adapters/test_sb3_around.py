@@ -5,6 +5,8 @@ import csv
 import os
 import pickle
 import signal
+import sys
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -29,6 +31,7 @@ from perdure import Best, Every, UntrackedStateWarning
 from perdure.adapters._sb3_environments import Workers
 from perdure.adapters._sb3_replay import ReplayRing
 from perdure.errors import DeadlineError
+from perdure.trackers import tracker_ids
 from tests.adapters.sb3_cases import CASES, cartpole, crash, epochs, learn, opened, replay, state
 
 SHORT = 448
@@ -358,6 +361,34 @@ def test_a_module_that_nothing_saves_is_named(tmp_path):
     extra.curiosity = torch.nn.Linear(2, 2)
     with pytest.warns(UntrackedStateWarning, match="Count.curiosity"):
         learn(CASES["PPO"](1), tmp_path, total=64, others=[extra])
+
+
+class Hiding(ActorCriticPolicy):
+    """A policy with a net that torch does not know of."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.hidden = [torch.nn.Linear(2, 2)]
+
+
+def test_a_net_that_a_policy_hides_is_named(tmp_path):
+    """A net in a plain list of a custom policy is in no state_dict, and is named before the training begins."""
+    with pytest.warns(UntrackedStateWarning, match=r"policy\.hidden\[0\]"):
+        learn(PPO(Hiding, cartpole(1), seed=1, **epochs()), tmp_path, total=64)
+
+
+def test_runs_of_trackers_are_kept(tmp_path, monkeypatch):
+    """The ids of the runs that a training reports to are in the manifest, and another one at a resume is named."""
+    reported = SimpleNamespace(run=SimpleNamespace(id="abc"))
+    monkeypatch.setitem(sys.modules, "wandb", reported)
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(active_run=lambda: None))
+    assert {} == tracker_ids(tmp_path, "t")
+    crash(CASES["PPO"](1), tmp_path, 200)
+    assert {"wandb": "abc"} == tracker_ids(tmp_path, "t")
+    reported.run.id = "xyz"
+    report = learn(CASES["PPO"](7), tmp_path, total=256)
+
+    assert "wandb run was abc, is xyz" == next(c.note for c in report.components if c.name == "trackers")
 
 
 # Replay buffers

@@ -9,10 +9,11 @@ from sb3_contrib import TRPO
 from stable_baselines3 import DQN, PPO, HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import perdure
 from perdure.errors import IncompatibleError, InvalidInputError, MissingDependencyError
-from tests.adapters.sb3_cases import CASES, bits, cartpole, crash, digest, epochs, learn, opened, replay, rollout
+from tests.adapters.sb3_cases import CASES, bits, cartpole, crash, digest, epochs, learn, of, opened, replay, rollout
 
 
 class Narrow(gym.ObservationWrapper):
@@ -32,6 +33,10 @@ OTHERS = {
     "spaces": (
         lambda: PPO("MlpPolicy", make_vec_env("CartPole-v1", 2, wrapper_class=Narrow), **epochs()),
         "observation space is Box.* in the checkpoint, Box",
+    ),
+    "normaliser": (
+        lambda: PPO("MlpPolicy", VecNormalize(cartpole(7)), seed=7, **epochs()),
+        "DummyVecEnv.*VecNormalize",
     ),
     "number": (lambda: PPO("MlpPolicy", cartpole(7, 4), **epochs()), "2 environments in the checkpoint and has 4"),
     "net": (
@@ -53,6 +58,25 @@ def test_what_does_not_fit_is_refused_before_anything_changes(what, tmp_path):
 
     assert before == digest(model.policy.state_dict())
     assert 0 == model.num_timesteps
+
+
+def test_a_missing_normaliser_is_refused(tmp_path):
+    """A training with running statistics is not continued without them."""
+    crash(CASES["PPO-VecNormalize"](1), tmp_path, 200)
+    model = PPO("MlpPolicy", VecFrameStack(of("Pendulum-v1")(7, 2), 3), seed=7, **epochs())
+    with pytest.raises(IncompatibleError, match=r"VecNormalize.*VecFrameStack"):
+        learn(model, tmp_path)
+
+    assert 0 == model.num_timesteps
+
+
+def test_another_version_of_the_framework_is_named(tmp_path, monkeypatch):
+    """A resume under another version goes on if everything fits, and the report says what has changed."""
+    crash(CASES["PPO"](1), tmp_path, 200)
+    monkeypatch.setattr(sys.modules["stable_baselines3"], "__version__", "99.0")
+    report = learn(CASES["PPO"](7), tmp_path, total=256)
+
+    assert any("stable_baselines3 was" in note and "is 99.0" in note for note in report.notes)
 
 
 def test_a_callback_inside_another_one_is_refused(tmp_path):

@@ -185,14 +185,14 @@ def live(env: Any, actions: list[Any], start: int = 0, due: Any = None) -> Itera
 Life = tuple[list[Any], list[Any], dict[str, tuple[int, Any, Any]]]
 
 
-def record(env: Any, steps: int) -> Life:
+def record(env: Any, steps: int, level: Level) -> Life:
     """Record a life, with captures before the first reset, right after it, in mid-episode and right after an end."""
     actions, came, captures = actions_of(env, 9, steps), [], {}
     seed_spaces(env, 1)
 
     def capture(moment: str, due: Any) -> None:
         tree = capture_environment(env)
-        assert level_of(tree) == (Level.E0, "")
+        assert level_of(tree) == (level, "")
         captures[moment] = (len(came), due, travelled(tree))
 
     capture("fresh", None)
@@ -207,9 +207,9 @@ def record(env: Any, steps: int) -> Life:
     return actions, came, captures
 
 
-def assert_exact(original: Any, target: Any, steps: int = STEPS) -> set[str]:
+def assert_exact(original: Any, target: Any, steps: int = STEPS, level: Level = Level.E0) -> set[str]:
     """Record the life of one and let the other, which always has another history, live it from every capture on."""
-    actions, came, captures = record(original, steps)
+    actions, came, captures = record(original, steps, level)
     for moment, (index, due, tree) in captures.items():
         before = exact(tree)
         seed_spaces(target, 77)

@@ -32,7 +32,7 @@ from stable_baselines3.common.vec_env import (
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
 from perdure.adapters._sb3_logs import read_file, rewrite_file
-from perdure.capture.environments import level_of, register_environment
+from perdure.capture.environments import describe, level_of, register_environment
 from perdure.capture.environments.plain import Tree
 from perdure.capture.environments.snapshot import check, fill, take
 from perdure.core.manifest import Grade
@@ -124,6 +124,9 @@ class VectorEnvironment:
         self._begin_anew = begin_anew
         self._workers = Workers(env.unwrapped, name) if isinstance(env.unwrapped, SubprocVecEnv) else None
         self.grade = Grade.EXACT
+        self.detail: dict[str, Any] = {}
+        # Environments that are captured by what they have done are watched from the first look on.
+        self.capture()
 
     def capture(self) -> object:
         """The states of all wrappers and sub-environments; arrays are borrowed."""
@@ -131,6 +134,7 @@ class VectorEnvironment:
         workers = [] if self._workers is None else self._workers.capture()
         reason = next((reason for _, reason in map(level_of, [stack, *workers]) if reason), "")
         self.grade = Grade.STATISTICAL if reason else Grade.EXACT
+        self.detail = describe(self._env, stack)
         return {"stack": stack, "workers": workers, "reason": reason}
 
     def check(self, tree: object) -> None:

@@ -8,6 +8,7 @@ Loading a model anew, as SB3 does it, is avoided: it seeds all generators again 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from perdure.core.manifest import Grade
 from perdure.errors import InvalidInputError
 from perdure.namespaces import Namespace
 from perdure.run import Run
+from perdure.trackers import Trackers
 
 STEP_COUNTER = "global_step"
 _PROVEN = ("stable_baselines3", "sb3_contrib")
@@ -93,6 +95,15 @@ def _misplaced() -> InvalidInputError:
     )
 
 
+def _apart(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What no checkpoint stores by itself, by name; what hides in a list or a dictionary too."""
+    if can_store(value):
+        return
+    yield name, value
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _apart(f"{name}[{key}]", part)
+
+
 class _Training:
     """
     One call of ``learn`` under a run.
@@ -130,7 +141,7 @@ class _Training:
         is_exact = is_all_here and type(model).__module__.partition(".")[0] in _PROVEN
         # The model's state is tracked first, because it is checked first: it says best what does not fit.
         self._state = Model(model, Grade.EXACT if is_exact else Grade.STATISTICAL)
-        run.track({"model": self._state, **state_paths(model), "callbacks": self._callbacks})
+        run.track({"model": self._state, **state_paths(model), "callbacks": self._callbacks, "trackers": Trackers()})
         self._track_replay()
         self._track_environments()
         self._counters = run.counters()
@@ -167,14 +178,11 @@ class _Training:
 
     def _audit(self) -> None:
         owners = {"model": self._model, **{type(callback).__name__: callback for callback in self._others}}
-        self._run.audit(
-            {
-                f"{owner}.{name}": value
-                for owner, one in owners.items()
-                for name, value in vars(one).items()
-                if not can_store(value)
-            }
-        )
+        held = {f"{owner}.{name}": value for owner, one in owners.items() for name, value in vars(one).items()}
+        for path, module in self._model.policy.named_modules():
+            own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+            held |= {".".join(filter(None, ("policy", path, name))): value for name, value in own.items()}
+        self._run.audit({name: part for name, value in held.items() for name, part in _apart(name, value)})
 
     def rollout_starts(self) -> None:
         """Save if it is time to; the first time, complete the restore."""

@@ -75,7 +75,7 @@ def take_capture(components: Mapping[str, Component], arena: Arena, gate: Gate) 
                 aborted.append(taken.on_aborted)
             else:
                 own, kind = _store_tree(component, stem, arena, copying)
-                detail = {}
+                detail = getattr(component, "detail", {})
                 copied += sum(part.size_bytes for part in own if isinstance(part, ContentPart))
             parts.extend(own)
             entries.append(

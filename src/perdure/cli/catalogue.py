@@ -23,6 +23,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "repair": "put right what is damaged, from whole copies",
             "migrate": "bring manifests to this version's schema, and under the current key",
             "key": "make a key that manifests are signed with",
+            "doctor": "find out how exactly an environment can be captured",
         },
         "keep": {
             "gc": "remove what the keep policy does not keep",

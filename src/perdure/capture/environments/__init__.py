@@ -1,11 +1,12 @@
 """
 Exact capture of Gymnasium environments: any wrapper stack, synchronous and asynchronous vector environments, spaces.
 
-A captured environment is a plain tree of dicts, lists, numbers, text and arrays; nothing is pickled. Classic control
-and toy text environments, Gymnasium's wrappers and its vector environments are captured exactly (level E0), and so is
-everything that is registered (`register_environment`), that has ``get_state()`` and ``set_state(state)``, or that is a
-wrapper whose attributes are all plain data. Anything else is level E3: the wrapper stack, the spaces and what is
-known of the wrappers are captured, and a restore resets the environment.
+A captured environment is a plain tree of dicts, lists, numbers, text and arrays; nothing is pickled. Classic control,
+toy text and MuJoCo environments, Atari without sticky actions, Gymnasium's wrappers and its vector environments are
+captured exactly (level E0), and so is everything that is registered (`register_environment`), that has ``get_state()``
+and ``set_state(state)``, or that is a wrapper whose attributes are all plain data. Box2D environments and Atari with
+sticky actions are captured by where their episode began and what was done since (E1). Anything else is level E3: the
+wrapper stack, the spaces and what is known of the wrappers are captured, and a restore resets the environment.
 
 What cannot be seen is trusted: functions that transform wrappers are given are taken to be pure, and a subclass of a
 known environment to keep its state in its attributes.
@@ -15,13 +16,26 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perdure.capture.environments.atari import Emulator
+from perdure.capture.environments.certificates import CERTIFICATES, subject_of
+from perdure.capture.environments.mujoco import Simulation
 from perdure.capture.environments.plain import Tree
+from perdure.capture.environments.replaying import LOGGED, GeneratorBeginnings, Replays
 from perdure.capture.environments.snapshot import Level, check, fill, gymnasium_version, take
-from perdure.capture.environments.traits import KNOWN, SPACE_ATTRIBUTES, Traits, is_instance, register_environment
+from perdure.capture.environments.traits import (
+    BOX2D,
+    IDENTITY,
+    KNOWN,
+    SPACE_ATTRIBUTES,
+    Traits,
+    is_instance,
+    register_environment,
+)
 from perdure.capture.environments.workers import Workers
 
 __all__ = [
@@ -31,16 +45,23 @@ __all__ = [
     "capture_space",
     "check",
     "derive_reset_seed",
+    "describe",
     "environment_level",
     "is_environment",
     "is_space",
     "level_of",
+    "new_beginning",
     "register_environment",
     "restore_environment",
     "restore_space",
 ]
 
 KNOWN["AsyncVectorEnv"] = Traits(attributes=frozenset(SPACE_ATTRIBUTES), extension=Workers())
+KNOWN["MujocoEnv"] = Traits(ignored=frozenset({"data", "fullpath", "model", "mujoco_renderer"}), extension=Simulation())
+KNOWN["AtariEnv"] = Traits(ignored=frozenset({"ale", "_action_set", *LOGGED}), extension=Emulator())
+KNOWN.update(dict.fromkeys(BOX2D, Traits(attributes=IDENTITY, extension=Replays(GeneratorBeginnings()))))
+
+_new_beginnings: MutableMapping[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,28 @@ def level_of(tree: Tree) -> tuple[Level, str]:
     return Level(tree["level"]), tree["reason"]
 
 
+def describe(env: Any, tree: Tree) -> dict[str, Any]:
+    """
+    Facts about a captured environment for a manifest.
+
+    Args:
+        env: The environment, single or vector; of a vector environment in this process the first one is described.
+        tree: What was captured of it.
+
+    Returns:
+        ``level``, ``id``, ``stack`` (classes from the outside in) and ``certificate`` (the level that a probe on this
+        machine has found; None if it was not probed). Of environments in other processes only the level is known.
+    """
+    level = {"level": tree["level"]}
+    parts = getattr(env, "envs", None) or getattr(getattr(env, "unwrapped", None), "envs", None)
+    single = parts[0] if parts else env
+    if not is_instance(single, "Env"):
+        return level
+    subject, certificate = subject_of(single), CERTIFICATES.of(single)
+    found = None if certificate is None else certificate.level
+    return {**level, "id": subject.id, "stack": list(subject.stack), "certificate": found}
+
+
 def restore_environment(
     env: Any,
     tree: Tree,
@@ -135,8 +178,9 @@ def restore_environment(
     """
     check(env, tree, component)
     fill(env, tree, clock)
+    _new_beginnings.pop(env, None)
     level, reason = level_of(tree)
-    if level is Level.E0:
+    if level is not Level.E3:
         versions = tree["gymnasium"], gymnasium_version()
         note = (
             ""
@@ -145,8 +189,24 @@ def restore_environment(
         )
         return Restored("exact", note=note)
     observation, info = env.reset(seed=reset_seed)
+    _new_beginnings[env] = (observation, info)
     note = f"{component} was reset with seed {reset_seed}, its episode is cut and its observation changed: {reason}"
     return Restored("reset", observation, info, note)
+
+
+def new_beginning(env: Any) -> tuple[Any, dict[str, Any]] | None:
+    """
+    Return the observation and the info with which a restore began a new episode, as ``env.reset`` gave them.
+
+    Returns:
+        None if the last restore went on in the episode that was running, or there was none.
+
+    Example:
+        >>> begun = perdure.new_beginning(env)  # doctest: +SKIP
+        >>> if begun is not None:  # doctest: +SKIP
+        ...     now.observation, _ = begun
+    """
+    return _new_beginnings.get(env)
 
 
 def derive_reset_seed(run: str, component: str, step: int) -> int:

@@ -24,6 +24,8 @@ class Level(enum.Enum):
 
     E0 = "E0"
     """Exactly: after a restore every step is the one that would have come."""
+    E1 = "E1"
+    """Exactly, by living the running episode again, from its beginning and by its actions."""
     E3 = "E3"
     """By a reset only: the episode is cut. What is known of wrappers and spaces is restored all the same."""
 
@@ -40,19 +42,21 @@ def take(root: object, clock: Callable[[], float] = time.perf_counter) -> Tree:
     Returns:
         A plain tree; whatever could not be captured is named in its ``reason``.
     """
-    graph, shared, doubts = _write(root, clock)
+    graph, writer = _write(root, clock)
+    doubts = writer.doubts
+    exact = Level.E1 if writer.replays else Level.E0
     more = [f"and {len(doubts) - _REASONS_SHOWN} more"] if len(doubts) > _REASONS_SHOWN else []
     return {
         "format": FORMAT,
         "gymnasium": gymnasium_version(),
-        "level": (Level.E3 if doubts else Level.E0).value,
+        "level": (Level.E3 if doubts else exact).value,
         "reason": "; ".join([*doubts[:_REASONS_SHOWN], *more]),
         "graph": graph,
-        "shared": shared,
+        "shared": writer.shared,
     }
 
 
-def _write(root: object, clock: Callable[[], float]) -> tuple[Tree, dict[str, Tree], list[str]]:
+def _write(root: object, clock: Callable[[], float]) -> tuple[Tree, Writer]:
     writer = Writer(clock)
     try:
         graph = writer.write(root)
@@ -61,9 +65,11 @@ def _write(root: object, clock: Callable[[], float]) -> tuple[Tree, dict[str, Tr
             writer = Writer(clock, writer.aliases)
             graph = writer.write(root)
     except OpaqueValueError as error:
-        return None, {}, [f"it {error}"]
+        writer = Writer(clock)
+        writer.doubts.append(f"it {error}")
+        return None, writer
     writer.finish()
-    return graph, writer.shared, writer.doubts
+    return graph, writer
 
 
 def check(root: Any, tree: Tree, component: str) -> None:

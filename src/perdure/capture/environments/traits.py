@@ -23,10 +23,13 @@ from perdure.capture.environments.plain import GENERATORS, Tree
 from perdure.errors import InvalidInputError
 
 __all__ = [
+    "BOX2D",
+    "IDENTITY",
     "KNOWN",
     "SPACE_ATTRIBUTES",
     "Accessors",
     "Extension",
+    "Outside",
     "Traits",
     "is_code",
     "is_instance",
@@ -35,11 +38,22 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """State that lies outside of an object's attributes."""
+
+    state: Tree
+    doubts: list[str] = field(default_factory=list)
+    """Why it is not exact; empty if it is."""
+    replays: bool = False
+    """Whether a restore has to live an episode again."""
+
+
 class Extension(Protocol):
     """State that lies outside the object's attributes, such as in worker processes."""
 
-    def capture(self, owner: Any) -> tuple[Tree, list[str]]:
-        """Return the state and the reasons, if any, why it is not exact."""
+    def capture(self, owner: Any) -> Outside:
+        """Return the state, with the reasons, if any, why it is not exact."""
 
     def check(self, owner: Any, state: Tree, component: str) -> None:
         """Raise IncompatibleError where the state does not fit, changing nothing."""
@@ -86,12 +100,15 @@ def _drawing(*names: str) -> frozenset[str]:
 
 _CLASSIC = Traits(ignored=_drawing())
 SPACE_ATTRIBUTES = ("action_space", "observation_space", "single_action_space", "single_observation_space")
-_IDENTITY = frozenset({*SPACE_ATTRIBUTES, *(f"_{s}" for s in SPACE_ATTRIBUTES), "env", "_np_random", "_np_random_seed"})
+IDENTITY = frozenset({*SPACE_ATTRIBUTES, *(f"_{s}" for s in SPACE_ATTRIBUTES), "env", "_np_random", "_np_random_seed"})
 _VIDEO = Traits(
     # The frames themselves are left out (hundreds of megabytes): a video in progress loses its beginning.
-    attributes=frozenset({*_IDENTITY, "episode_id", "step_id", "recording", "_video_name", "has_autoreset"}),
+    attributes=frozenset({*IDENTITY, "episode_id", "step_id", "recording", "_video_name", "has_autoreset"}),
     compares_arguments=False,
 )
+
+BOX2D = ("CarRacing", "LunarLander")
+"""Box2D environments whose episodes follow from their reset and their actions."""
 
 KNOWN: dict[str, Traits] = {
     "Env": Traits(ignored=frozenset({"spec", "metadata", "render_mode", "_saved_kwargs"})),
@@ -103,6 +120,10 @@ KNOWN: dict[str, Traits] = {
     "CartPoleEnv": _CLASSIC,
     "CartPoleVectorEnv": Traits(ignored=_drawing("screens")),
     "Continuous_MountainCarEnv": _CLASSIC,
+    "BipedalWalker": Traits(
+        attributes=IDENTITY,
+        doubt="BipedalWalker keeps one Box2D world for all episodes, whose inner order decides the next contacts",
+    ),
     "MountainCarEnv": _CLASSIC,
     "PendulumEnv": _CLASSIC,
     "BlackjackEnv": _CLASSIC,
@@ -143,8 +164,9 @@ KNOWN: dict[str, Traits] = {
         ignored=frozenset({"low_repr", "high_repr", "bounded_below", "bounded_above", "_char_set", "_char_index"}),
     ),
 }
-"""What is known about classes of the package ``gymnasium``, by qualified name."""
+"""What is known about classes of Gymnasium and ale-py, by qualified name."""
 
+_PACKAGES = frozenset({"gymnasium", "ale_py"})
 _ROOTS = frozenset({"Env", "VectorEnv"})
 _WRAPPERS = frozenset({"Wrapper", "VectorWrapper"})
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc, np.dtype)
@@ -186,7 +208,7 @@ def register_environment(
     accessors = None
     if get_state is not None and set_state is not None:
         accessors, named = Accessors(get_state, set_state), frozenset()
-    _registered[cls] = Traits(attributes=None if named is None else named | _IDENTITY, accessors=accessors)
+    _registered[cls] = Traits(attributes=None if named is None else named | IDENTITY, accessors=accessors)
     _resolved.clear()
 
 
@@ -222,7 +244,7 @@ def _package(cls: type) -> str:
 
 
 def _known_name(cls: type) -> str:
-    return cls.__qualname__ if _package(cls) == "gymnasium" and cls.__qualname__ in KNOWN else ""
+    return cls.__qualname__ if _package(cls) in _PACKAGES and cls.__qualname__ in KNOWN else ""
 
 
 def _resolve(cls: type) -> Traits | None:
@@ -235,19 +257,19 @@ def _resolve(cls: type) -> Traits | None:
     names = {_known_name(c) for c, _ in entries}
     particular = [(c, t) for c, t in entries if _known_name(c) not in _ROOTS or c is cls]
     if cls not in _registered and accessors is not None and "Space" not in names:
-        particular = [(cls, Traits(attributes=_IDENTITY, accessors=accessors))]
+        particular = [(cls, Traits(attributes=IDENTITY, accessors=accessors))]
     if not particular:
         doubt = _unknown(cls, "is not an environment whose state is known")
-        return Traits(attributes=_IDENTITY, class_spaces=_class_spaces(cls), doubt=doubt)
+        return Traits(attributes=IDENTITY, class_spaces=_class_spaces(cls), doubt=doubt)
     return _merge(cls, particular, [t for _, t in entries])
 
 
 def _merge(cls: type, particular: list[tuple[type, Traits]], entries: list[Traits]) -> Traits:
     nearest = next(((c, t) for c, t in particular if t.attributes is not None), None)
-    doubt = ""
+    doubt = "" if nearest is None else nearest[1].doubt
     if nearest is not None and nearest[0] is not cls:
         doubt = _unknown(cls, f"adds to {nearest[0].__qualname__}, whose state is known by name only")
-        nearest = (cls, Traits(attributes=_IDENTITY))
+        nearest = (cls, Traits(attributes=IDENTITY))
     elif nearest is None and _has_slots(cls):
         doubt = _unknown(cls, "keeps state in __slots__")
     return Traits(
@@ -256,7 +278,10 @@ def _merge(cls: type, particular: list[tuple[type, Traits]], entries: list[Trait
         constants=frozenset().union(*(t.constants for t in entries)),
         clocks={name: unset for t in entries for name, unset in t.clocks.items()},
         accessors=None if nearest is None else nearest[1].accessors,
-        extension=None if nearest is None else nearest[1].extension,
+        # An object without named attributes inherits how the rest of its state is reached.
+        extension=next((t.extension for _, t in particular if t.extension), None)
+        if nearest is None
+        else nearest[1].extension,
         compares_arguments=all(t.compares_arguments for t in entries),
         is_space=any(t.is_space for t in entries),
         class_spaces=_class_spaces(cls),
@@ -273,7 +298,7 @@ def _unknown(cls: type, what: str) -> str:
 
 
 def _has_slots(cls: type) -> bool:
-    return any(vars(c).get("__slots__") for c in cls.__mro__ if _package(c) not in ("gymnasium", "typing"))
+    return any(vars(c).get("__slots__") for c in cls.__mro__ if _package(c) not in (*_PACKAGES, "typing"))
 
 
 def _own_accessors(cls: type) -> Accessors | None:

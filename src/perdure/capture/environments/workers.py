@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from perdure.capture.environments.plain import Tree
-from perdure.capture.environments.snapshot import check, fill, take
+from perdure.capture.environments.snapshot import Level, check, fill, take
+from perdure.capture.environments.traits import Outside
 from perdure.errors import DeadlineError, InternalError, InvalidInputError, PerdureError
 
 __all__ = ["Workers", "serve"]
@@ -43,7 +44,7 @@ class Workers:
         self._clock = clock
         self._answer_seconds = answer_seconds
 
-    def capture(self, owner: Any) -> tuple[Tree, list[str]]:
+    def capture(self, owner: Any) -> Outside:
         """
         Capture every sub-environment in its worker.
 
@@ -53,15 +54,16 @@ class Workers:
         """
         doubt = _own_worker(owner) or _not_idle(owner)
         if doubt:
-            return None, [f"AsyncVectorEnv {doubt}"]
+            return Outside(None, [f"AsyncVectorEnv {doubt}"])
         states = self._ask(owner, [("capture", None)] * owner.num_envs)
         if None in states:
-            return None, [f"AsyncVectorEnv {_UNKNOWN_LOOP}"]
+            return Outside(None, [f"AsyncVectorEnv {_UNKNOWN_LOOP}"])
         observations = take(owner.observations)
         reasons = [(f"sub-environment {index}", state["reason"]) for index, state in enumerate(states)]
         reasons.append(("observations", observations["reason"]))
         doubts = [f"{what}: {reason}" for what, reason in reasons if reason]
-        return {"observations": observations, "workers": states}, doubts
+        replays = any(state["environment"]["level"] == Level.E1.value for state in states)
+        return Outside({"observations": observations, "workers": states}, doubts, replays)
 
     def check(self, owner: Any, state: Tree, component: str) -> None:
         """Compare every sub-environment, in its worker, with what was captured of it."""

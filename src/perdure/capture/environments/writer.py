@@ -5,10 +5,11 @@ from __future__ import annotations
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from perdure.capture.environments.certificates import CERTIFICATES
 from perdure.capture.environments.plain import (
     GENERATORS,
     TAG,
@@ -53,22 +54,28 @@ def _is_space(value: object) -> bool:
     return traits is not None and traits.is_space
 
 
-class _Identities:
-    """Identities of live objects, each worked out once: a large transition table takes milliseconds to digest."""
+Fact = TypeVar("Fact")
 
-    def __init__(self) -> None:
+
+class _Remembered(Generic[Fact]):
+    """
+    A fact of live objects, each worked out once: a large transition table takes milliseconds to digest.
+
+    Args:
+        find: Works it out.
+    """
+
+    def __init__(self, find: Callable[[Any, Traits], Fact]) -> None:
+        self._find = find
         # By id and not by hash: Gymnasium's spaces compare by value and have no hash.
-        self._known: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], Fact]] = {}
 
-    def of(self, owner: Any, traits: Traits) -> dict[str, Any]:
+    def of(self, owner: Any, traits: Traits) -> Fact:
         key = id(owner)
         if key not in self._known or self._known[key][0]() is not owner:
             forget = weakref.ref(owner, lambda _: self._known.pop(key, None))
-            self._known[key] = (forget, _describe(owner, traits))
+            self._known[key] = (forget, self._find(owner, traits))
         return self._known[key][1]
-
-
-_identities = _Identities()
 
 
 def identity(owner: Any, traits: Traits) -> dict[str, Any]:
@@ -114,6 +121,14 @@ def _summaries(values: dict[str, Any], left_out: frozenset[str] = frozenset()) -
     return summaries
 
 
+def _doubt(owner: Any, _: Traits) -> str:
+    return CERTIFICATES.doubt_of(owner) if is_instance(owner, "Env") else ""
+
+
+_identities = _Remembered(_describe)
+_doubts = _Remembered(_doubt)
+
+
 def _reference(key: str) -> Tree:
     return {TAG: "shared", "key": key}
 
@@ -130,6 +145,7 @@ class Writer:
     def __init__(self, clock: Callable[[], float], aliased: frozenset[int] = frozenset()) -> None:
         self.shared: dict[str, Tree] = {}
         self.doubts: list[str] = []
+        self.replays = False
         self._clock = clock
         self._aliased = aliased
         self._keys: dict[int, str] = {}
@@ -227,13 +243,16 @@ class Writer:
         self._objects[id(owner)] = (f"object{len(self._objects)}", node)
         node["identity"] = identity(owner, traits)
         node["attributes"], node["withheld"] = self._attributes(owner, traits)
-        if traits.doubt:
-            self.doubts.append(traits.doubt)
+        against = traits.doubt or (_doubts.of(owner, traits) if hasattr(owner, "__dict__") else "")
+        if against:
+            self.doubts.append(against)
         if traits.accessors is not None:
             self._custom(node, owner, traits.accessors.get_state)
         if traits.extension is not None:
-            node["extension"], doubts = traits.extension.capture(owner)
-            self.doubts.extend(doubts)
+            outside = traits.extension.capture(owner)
+            node["extension"] = outside.state
+            self.doubts.extend(outside.doubts)
+            self.replays = self.replays or outside.replays
         return node
 
     def _attributes(self, owner: object, traits: Traits) -> tuple[dict[str, Tree], list[str]]:
