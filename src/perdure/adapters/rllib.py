@@ -1,0 +1,104 @@
+"""
+RLlib's new API stack: one callbacks class makes an algorithm resumable.
+
+Between two iterations of ``Algorithm.train`` nothing is under way in a synchronous algorithm: learners have updated,
+runners wait. What RLlib saves of that by itself is taken from there; running episodes, environments, random streams of
+every process and the replay buffer are taken beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+from perdure.adapters._rllib_state import AlgorithmState, Learners, Replay, Runners
+from perdure.errors import InvalidInputError
+from perdure.run import Run
+from perdure.run import open as open_run
+
+STEP_COUNTER = "global_step"
+
+
+class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not looked at
+    """
+    Saves an algorithm into a run and continues it; made by `checkpointing`.
+
+    Restores when the algorithm has been built, on the learners and on *all* runners; saves between two iterations;
+    saves the end in ``Algorithm.stop``.
+    """
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run: Run | None = None
+        """The run, in the process of the algorithm; None in those of runners."""
+
+    def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
+        """Open the run, restore the algorithm, and see to it that its end is saved."""
+        if not algorithm.config.enable_env_runner_and_connector_v2:
+            raise InvalidInputError(
+                "cannot save an algorithm of RLlib's old API stack",
+                kind="rllib.old-stack",
+                hint="leave api_stack(...) out of the configuration: the new stack is the default",
+                field="api_stack",
+            )
+        self.run = run = open_run(**type(self).options)
+        run.track(algorithm=AlgorithmState(algorithm), learners=Learners(algorithm))
+        if algorithm.env_runner_group is not None:
+            run.track(runners=Runners("the runners", algorithm.env_runner_group, algorithm.learner_group))
+        if algorithm.eval_env_runner_group is not None:
+            group = algorithm.eval_env_runner_group
+            run.track({"evaluation-runners": Runners("the evaluation runners", group, algorithm.learner_group)})
+        replay = getattr(algorithm, "local_replay_buffer", None)
+        if replay is not None:
+            run.track(replay=Replay(replay))
+        run.counters(**{STEP_COUNTER: 0})
+        run.boundary(moved=False)
+        algorithm.cleanup = _Ending(algorithm, run)
+
+    def on_train_result(self, *, algorithm: Any, **_: Any) -> None:
+        """Save if it is time to; stop if the run was asked to."""
+        assert self.run is not None
+        sampled = algorithm.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        self.run.counters().global_step = int(sampled)
+        self.run.boundary()
+
+
+class _Ending:
+    """``Algorithm.cleanup``, which `Algorithm.stop` calls: saves the end before the runners are gone."""
+
+    def __init__(self, algorithm: Any, run: Run) -> None:
+        self._algorithm = algorithm
+        self._run = run
+
+    def __call__(self) -> None:
+        algorithm = self._algorithm
+        vars(algorithm).pop("cleanup", None)
+        try:
+            self._run.finish()
+        finally:
+            self._run.close()
+            algorithm.cleanup()
+
+
+def checkpointing(where: str | os.PathLike[str] | None = None, **options: Any) -> type[Checkpointing]:
+    """
+    Make the callbacks class that saves an algorithm into a run.
+
+    Args:
+        where: Directory that holds runs; made absolute, because Ray works in directories of its own.
+        options: As for `perdure.open`.
+
+    Example:
+        >>> config.callbacks(perdure.rllib.checkpointing("runs", run="ppo"))  # doctest: +SKIP
+        >>> algorithm = config.build_algo()  # doctest: +SKIP
+        >>> while algorithm.iteration < 100:  # doctest: +SKIP
+        ...     algorithm.train()
+        >>> algorithm.stop()  # doctest: +SKIP
+    """
+    absolute = None if where is None else os.path.abspath(where)  # noqa: PTH100 - a path that need not exist
+    return type("Checkpointing", (Checkpointing,), {"options": {"where": absolute, **options}})
