@@ -164,7 +164,7 @@ def keep(certificate: Certificate, files: Files, directory: Path) -> Path:
     ensure_directory(files, folder)
     path = folder / f"{certificate.subject.key}.json"
     content = json.dumps(certificate.to_json(), indent=1, sort_keys=True).encode() + b"\n"
-    replace_file(files, path, content, f".{path.name}.{os.getpid()}")
+    replace_file(files, path, content, path.with_name(f".{path.name}.{os.getpid()}"))
     return path
 
 
