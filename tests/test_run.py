@@ -585,6 +585,37 @@ def test_a_signal_saves_and_stops_between_two_items(tmp_path, number):
     assert before is signal.getsignal(number)
 
 
+def test_a_stop_without_time_for_a_save_begins_none_and_says_so(tmp_path, monkeypatch):
+    """If a save takes longer than is left before the kill, the run ends on what is committed, and both are told."""
+    monkeypatch.setenv("PERDURE_GRACE_SECONDS", "1e-9")
+
+    def send(run, i):
+        if i == 3:
+            run.save().wait()
+        if i == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError, match="is not saved") as caught:
+        Training().run(tmp_path, until=9, on_step=send, save=None)
+    monkeypatch.delenv("PERDURE_GRACE_SECONDS")
+    resumed = Training().run(tmp_path, until=9, save=None)
+
+    assert 75 == caught.value.code
+    assert resumed.report.step < 5
+    (event,) = [
+        json.loads(line) for line in next(tmp_path.rglob("events.jsonl")).read_text().splitlines() if "unsaved" in line
+    ]
+    assert event["remaining_seconds"] < event["expected_seconds"]
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan"])
+def test_a_grace_that_is_no_time_is_refused(tmp_path, monkeypatch, text):
+    """The error names the variable."""
+    monkeypatch.setenv("PERDURE_GRACE_SECONDS", text)
+    with pytest.raises(InvalidInputError, match="PERDURE_GRACE_SECONDS"):
+        perdure.open(tmp_path, run="r", quiet=True)
+
+
 def test_an_item_that_waits_can_stop_before_it_has_done_anything(tmp_path):
     """A stop in the middle of an item saves what came before it, and the item is begun anew."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from perdure.core.saving import Budget, Cost, Save, SaveContext, SavePolicy, decide_save
@@ -53,6 +54,7 @@ class Pace:
         moved: bool,
         stop: bool = False,
         final: bool = False,
+        remaining_seconds: float = math.inf,
     ) -> Save | None:
         """Whether a save is due at this boundary."""
         context = SaveContext(
@@ -65,6 +67,7 @@ class Pace:
             final=final,
             stretch=self.stretch,
             cost=self.cost,
+            remaining_seconds=remaining_seconds,
         )
         decision = decide_save(self._policy, context)
         return decision if isinstance(decision, Save) else None

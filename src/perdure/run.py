@@ -45,7 +45,7 @@ from perdure.pacing import Pace
 from perdure.recovery.report import RestoreReport
 from perdure.resuming import Resumption
 from perdure.saver import Saver, SaverStatistics, describe_failure, is_torn
-from perdure.stopping import StopFlag
+from perdure.stopping import StopFlag, grace_of
 from perdure.store.keyfile import environment_keys
 from perdure.store.store import Checkpoint, Store
 from perdure.supervise.beats import Beater
@@ -231,7 +231,7 @@ class Run:
         self._moved = False
         self._report: RestoreReport | None = None
         self._restored: Checkpoint | None = None
-        self._stop = StopFlag(surroundings.monotonic)
+        self._stop = StopFlag(surroundings.monotonic, grace_of(os.environ))
         self._audited = False
         self._told_stretch = 1.0
         self._told_stall_seconds = STALL_SECONDS / 2
@@ -557,7 +557,13 @@ class Run:
         self._surface()
         self._writership.beater.set_progress(self.global_step, self.global_step)
         stop = self._stop.is_set()
-        due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, stop=stop, final=False)
+        due = self._saver.decide(
+            self.global_step,
+            self._tracked.metrics,
+            moved=self._moved,
+            stop=stop,
+            remaining_seconds=self._stop.remaining_seconds,
+        )
         if due is not None:
             self._save(boundary, due.reason, wait_seconds=DEFAULT_DEADLINE_SECONDS if stop else 0.0)
         elif (due := self._saver.decide_memory(self.global_step, self._tracked.metrics)) is not None:
@@ -566,9 +572,18 @@ class Run:
             self._stop_here()
 
     def _stop_here(self) -> None:
+        committed = "all is committed"
+        if self._moved:
+            left, expected = self._stop.remaining_seconds, self._saver.expected_seconds
+            self._record_event(
+                "stopped-unsaved", step=self.global_step, remaining_seconds=left, expected_seconds=expected
+            )
+            committed = (
+                f"what came after the last save is not saved: {left:.1f} s were left and a save takes {expected:.1f} s"
+            )
         self._drain()
         raise StoppedError(
-            f"run {self.name} stopped on {self._stop.signal_name} at step {self.global_step:,}; all is committed",
+            f"run {self.name} stopped on {self._stop.signal_name} at step {self.global_step:,}; {committed}",
             kind="run.stopped",
             hint="run the same command again to continue",
             signal=self._stop.signal_name,
@@ -584,7 +599,7 @@ class Run:
             PerdureError: The save failed, or did not end in time.
         """
         self._surface()
-        due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, stop=False, final=True)
+        due = self._saver.decide(self.global_step, self._tracked.metrics, moved=self._moved, final=True)
         if due is not None:
             self._save("loop", due.reason, wait_seconds=DEFAULT_DEADLINE_SECONDS)
         self._drain()

@@ -6,6 +6,7 @@ All of its methods are called in the training thread, and none of them touches a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -129,10 +130,27 @@ class Saver:
 
     # Deciding
 
-    def decide(self, step: int, metrics: Mapping[str, float], *, moved: bool, stop: bool, final: bool) -> Save | None:
-        """Whether to save at this boundary."""
-        seconds, known = self._surroundings.monotonic(), self._committer.saved_metrics
-        due = self._pace.decide(step, seconds, metrics, known, moved=moved, stop=stop, final=final)
+    def decide(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        *,
+        moved: bool,
+        stop: bool = False,
+        final: bool = False,
+        remaining_seconds: float = math.inf,
+    ) -> Save | None:
+        """Whether to save at this boundary; ``remaining_seconds`` are left if the run was asked to stop."""
+        due = self._pace.decide(
+            step,
+            self._surroundings.monotonic(),
+            metrics,
+            self._committer.saved_metrics,
+            moved=moved,
+            stop=stop,
+            final=final,
+            remaining_seconds=remaining_seconds,
+        )
         return due or (Save(self._redo) if self._redo is not None else None)
 
     def decide_memory(self, step: int, metrics: Mapping[str, float]) -> Save | None:
@@ -256,6 +274,11 @@ class Saver:
     def busy_seconds(self) -> float:
         """How long the save has been in the making that is being written now; 0 if none is."""
         return self._writer.busy_seconds()
+
+    @property
+    def expected_seconds(self) -> float:
+        """How long a save takes, by those so far; 0 before the first."""
+        return self._pace.cost.seconds
 
     @property
     def holder(self) -> str:

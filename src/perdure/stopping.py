@@ -7,15 +7,45 @@ handler would run in the middle of whatever the program was doing.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+from perdure.errors import InvalidInputError
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+GRACE_VARIABLE = "PERDURE_GRACE_SECONDS"
+
+
+def grace_of(environ: Mapping[str, str]) -> float:
+    """
+    How long whoever asks this process to stop will wait before it kills.
+
+    Raises:
+        InvalidInputError: Kind ``open.invalid``: the variable holds no positive number.
+    """
+    text = environ.get(GRACE_VARIABLE)
+    if not text:
+        return math.inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if seconds > 0:
+        return seconds
+    raise InvalidInputError(
+        f"cannot use {GRACE_VARIABLE}={text!r}: it is a number of seconds above 0",
+        kind="open.invalid",
+        hint="set it to the time between SIGTERM and SIGKILL, or unset it",
+        field=GRACE_VARIABLE,
+    )
 
 
 class StopFlag:
@@ -24,10 +54,12 @@ class StopFlag:
 
     Args:
         clock: Monotonic seconds.
+        grace_seconds: Time between the request and the kill that follows it; infinite if nobody kills.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, grace_seconds: float = math.inf) -> None:
         self._clock = clock
+        self._grace_seconds = grace_seconds
         self._pid = os.getpid()
         self._previous: dict[int, Any] = {}
         self.signal_name: str | None = None
@@ -36,6 +68,11 @@ class StopFlag:
     def is_set(self) -> bool:
         """Whether the run has been asked to stop."""
         return self.requested_at is not None
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Time until the process will be killed; infinite if it has not been asked to stop."""
+        return math.inf if self.requested_at is None else self.requested_at + self._grace_seconds - self._clock()
 
     def request(self, name: str) -> None:
         """Ask the run to stop, as a signal of that name would."""

@@ -66,6 +66,8 @@ class SaveContext:
     """Factor by which the budget has lengthened the intervals."""
     cost: Cost = Cost()
     """What saves have cost so far."""
+    remaining_seconds: float = math.inf
+    """Time until a process that was asked to stop will be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +218,14 @@ def decide_save(policy: SavePolicy | None, context: SaveContext) -> Save | Skip:
     """
     Decide at a boundary whether to save.
 
-    A stop and the end of the run save whatever has not been saved, policy or not.
+    A stop and the end of the run save whatever has not been saved, policy or not. Only if a stop leaves less time than
+    a save takes is it left: what is being written already can use that time, and a save that is cut short is lost.
     """
     if not context.moved:
         return Skip("nothing has happened since the last save")
     if context.stop_requested:
-        return Save("preemption")
+        has_time = context.cost.saves == 0 or context.cost.seconds <= context.remaining_seconds
+        return Save("preemption") if has_time else Skip("no time is left for it")
     if context.final:
         return Save("final")
     reason = policy.due(context) if policy is not None else None
