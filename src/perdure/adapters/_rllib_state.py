@@ -162,12 +162,16 @@ class Runners:
         self._learners = learners
         self.grade = Grade.STATISTICAL
 
-    def _ask(self, functions: list[Callable[[Any], Any]] | Callable[[Any], Any]) -> list[Any]:
-        answers: list[Any] = self._group.foreach_env_runner(functions, timeout_seconds=_ANSWER_SECONDS)
-        expected = self._count()
-        if len(answers) != expected:
+    def _ask(self, functions: list[Callable[[Any], Any]]) -> list[Any]:
+        """Have every runner called with a function of its own, the local one first."""
+        local = self._group.local_env_runner
+        answers = [] if local is None else [functions[0](local)]
+        remote = functions[len(answers) :]
+        if remote:
+            answers += self._group.foreach_env_runner(remote, local_env_runner=False, timeout_seconds=_ANSWER_SECONDS)
+        if len(answers) != len(functions):
             raise DeadlineError(
-                f"cannot save {self._name}: {expected - len(answers)} of {expected} runners did not answer",
+                f"cannot reach {self._name}: {len(functions) - len(answers)} of {len(functions)} did not answer",
                 kind="rllib.runner-silent",
                 hint="look at Ray's log of the runner; the same command continues from the newest checkpoint",
                 waited_seconds=_ANSWER_SECONDS,
@@ -180,7 +184,7 @@ class Runners:
 
     def capture(self) -> object:
         """What every runner holds, in the order of its number."""
-        runners = self._ask(capture_runner)
+        runners = self._ask([capture_runner] * self._count())
         reasons = sorted({reason for runner in runners for reason in runner["reasons"]})
         self.grade = Grade.STATISTICAL if reasons else Grade.EXACT
         return {"runners": runners, "reasons": reasons}
@@ -206,7 +210,7 @@ class Runners:
             from_worker_or_learner_group=self._learners, inference_only=True, timeout_seconds=_ANSWER_SECONDS
         )
         if len(saved) != self._count():
-            self._ask(partial(restore_connectors, saved=saved[0]))
+            self._ask([partial(restore_connectors, saved=saved[0])] * self._count())
             return f"{len(saved)} runners were saved and there are {self._count()}: episodes begin anew"
         self._ask([partial(restore_runner, saved=one) for one in saved])
         return f"episodes begin anew: {'; '.join(tree['reasons'])}" if tree["reasons"] else ""
@@ -231,6 +235,8 @@ def capture_runner(runner: Any) -> dict[str, Any]:
         "environment": tree,
         "needs_reset": runner._needs_initial_reset,  # noqa: SLF001 - none of it has a public name
         "carried": pack(runner._cached_to_module),  # noqa: SLF001
+        # What connectors on the way in left for those on the way out of the next step.
+        "shared": pack(runner._shared_data),  # noqa: SLF001
         "episodes": [pack(episode) for episode in runner._ongoing_episodes],  # noqa: SLF001
         "for_metrics": {
             "done": [pack(episode) for episode in runner._done_episodes_for_metrics],  # noqa: SLF001
@@ -275,6 +281,7 @@ def restore_runner(runner: Any, *, saved: dict[str, Any]) -> None:
     fill(runner.env, saved["environment"])
     runner._needs_initial_reset = saved["needs_reset"]  # noqa: SLF001
     runner._cached_to_module = unpack(saved["carried"])  # noqa: SLF001
+    runner._shared_data = unpack(saved["shared"])  # noqa: SLF001
     runner._ongoing_episodes = [unpack(episode) for episode in saved["episodes"]]  # noqa: SLF001
     runner._done_episodes_for_metrics = [unpack(episode) for episode in saved["for_metrics"]["done"]]  # noqa: SLF001
     ongoing = {key: [unpack(chunk) for chunk in chunks] for key, chunks in saved["for_metrics"]["ongoing"].items()}
