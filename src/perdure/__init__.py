@@ -34,7 +34,6 @@ from perdure.run import (
     Run,
     SaveBudgetWarning,
     SaveFailedWarning,
-    SaveMemoryWarning,
     SaveStalledWarning,
     open,  # noqa: A004 - read as perdure.open
 )
@@ -64,7 +63,6 @@ __all__ = [
     "SaveBudgetWarning",
     "SaveFailedWarning",
     "SaveHandle",
-    "SaveMemoryWarning",
     "SaveStalledWarning",
     "Section",
     "StoppedError",

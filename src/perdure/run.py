@@ -73,15 +73,11 @@ class SaveFailedWarning(UserWarning):
 
 
 class SaveBudgetWarning(UserWarning):
-    """Saving costs more than its budget, so it happens less often."""
+    """Saving costs more time than its budget, or more memory than there is, so it happens less often."""
 
 
 class SaveStalledWarning(UserWarning):
     """A save has been in the making for long; training goes on, and what it does meanwhile is not saved."""
-
-
-class SaveMemoryWarning(UserWarning):
-    """There is memory for one capture only: saves that come due while one is being written are skipped."""
 
 
 def open(  # noqa: A001 - read as perdure.open
@@ -730,7 +726,7 @@ class Run:
             warnings.warn(
                 f"there is memory for one capture of {plan.state_bytes:,} bytes, not for {WANTED_ARENAS} ({room:,} "
                 "bytes are free): a save that comes due while another is being written is skipped",
-                SaveMemoryWarning,
+                SaveBudgetWarning,
                 stacklevel=4,
             )
 

@@ -59,7 +59,7 @@ def test_room_for_one_capture_is_told_and_used(tmp_path):
     value = np.zeros(MEGABYTE, np.uint8)
     run = perdure.open(tmp_path, run="t", quiet=True, save=None, budget=None, memory_bytes=MEGABYTE + 64 * 1024)
     run.track(value=value)
-    with pytest.warns(perdure.SaveMemoryWarning, match="memory for one capture"):
+    with pytest.warns(perdure.SaveBudgetWarning, match="memory for one capture"):
         run.restore()
     run.save().wait()
     run.save().wait()

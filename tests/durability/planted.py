@@ -30,7 +30,7 @@ import perdure.files.reading
 import perdure.files.writing
 import perdure.store.store
 import perdure.testing.scenario
-from perdure.core.component import Part
+from perdure.core.component import ContentPart, Part
 from perdure.core.manifest import FileEntry, Manifest, encode_manifest
 from perdure.core.names import checkpoint_directory_name
 from perdure.core.retention import plan_retention
@@ -220,7 +220,7 @@ class ReusesItsStaging(Store):
 
     def _place(self, files: Files, staging: Path, part: Part) -> FileEntry:
         left = self.directory / STAGING / f"left-{part.path.replace('/', '-')}"
-        if left.exists():
+        if isinstance(part, ContentPart) and left.exists():
             self.files.rename(left, staging / part.path)
             return _entries([part])[0]
         return super()._place(files, staging, part)

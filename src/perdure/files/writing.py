@@ -22,8 +22,8 @@ from perdure.files.door import Files, explained
 
 DIRECT_THRESHOLD_BYTES = 8 * 1024 * 1024
 """Shorter files go through the page cache: each unbuffered write waits for the disk, a sync waits for many at once."""
-THREAD_THRESHOLD_BYTES = 1024 * 1024
-"""Shorter pieces are not worth a thread for their digest."""
+THREAD_THRESHOLD_BYTES = 8 * 1024 * 1024
+"""Shorter pieces are digested by the thread that writes them: on a busy machine a hand-over takes longer."""
 BLOCK_BYTES = mmap.PAGESIZE
 STRIDE_BYTES = 8 * 1024 * 1024
 """Bytes handed to the kernel at a time: large enough for full speed, small enough to overlap with the digest."""
