@@ -67,7 +67,9 @@ def state_of(algorithm):
     return {
         "modules": digest(learners["rl_module"]),
         "optimizers": digest(learners["optimizer"]),
-        "runners": [digest(without_clocks({**one, "shared": None})) for one in runners],
+        "runners": [
+            {key: digest(part) for key, part in without_clocks(one).items() if key != "shared"} for one in runners
+        ],
         "replay": None if replay is None else digest([episode.get_observations() for episode in replay.episodes]),
         "priorities": digest(getattr(replay, "_sum_segment", None) and replay._sum_segment.value),
         "iteration": algorithm.iteration,

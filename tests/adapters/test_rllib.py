@@ -42,7 +42,7 @@ def test_killed_algorithms_end_bit_identical(case, tmp_path):
     ended, report = finish(tmp_path / "hurt", **settings)
 
     assert expected == ended
-    assert report["grade"] == "exact"
+    assert report["grade"] == ("exact" if case == "ppo" else "statistical")
     assert report["step"] > 0
     assert report["global_step"] - report["step"] >= 1_000
 

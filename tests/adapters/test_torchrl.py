@@ -143,9 +143,11 @@ def test_what_cannot_be_a_ring_is_refused(rows):
     """Storages of objects and writers of another order are refused when they are tracked, with what to use."""
     from torchrl.data import ListStorage, TensorDictMaxValueWriter
 
+    from perdure.adapters._torchrl_replay import StorageRing
+
     for replay in (buffer(ListStorage(10)), buffer(writer=TensorDictMaxValueWriter(rank_key="key"))):
         with pytest.raises(InvalidInputError, match="cannot save this replay buffer") as caught:
-            perdure.torchrl.track(None, replay=replay)
+            StorageRing(replay)
         assert "LazyTensorStorage" in caught.value.hint
 
 

@@ -24,7 +24,8 @@ _MODULE = "rl_module"
 _ANSWER_SECONDS = 120.0
 """A runner is idle when it is asked."""
 _COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
-_PROVEN = frozenset({"PPO", "DQN", "SAC"})
+_PROVEN = frozenset({"PPO"})
+"""Algorithms of which a test has shown that a resume is exact."""
 
 
 class AlgorithmState:
@@ -40,7 +41,7 @@ class AlgorithmState:
     def __init__(self, algorithm: Any) -> None:
         self._algorithm = algorithm
         self.kind = f"rllib.{type(algorithm).__name__}"
-        # Asynchronous algorithms have samples in flight, which nobody can ask for.
+        # Asynchronous algorithms even have samples in flight, which nobody can ask for.
         self.grade = Grade.EXACT if type(algorithm).__name__ in _PROVEN else Grade.STATISTICAL
 
     def capture(self) -> object:
@@ -186,7 +187,9 @@ class Runners:
         """What every runner holds, in the order of its number."""
         runners = self._ask([capture_runner] * self._count())
         reasons = sorted({reason for runner in runners for reason in runner["reasons"]})
-        self.grade = Grade.STATISTICAL if reasons else Grade.EXACT
+        # What is captured of remote runners is all that is known of them, but only for local ones has it been proven.
+        is_proven = not reasons and not self._group.num_remote_env_runners()
+        self.grade = Grade.EXACT if is_proven else Grade.STATISTICAL
         return {"runners": runners, "reasons": reasons}
 
     def check(self, tree: object) -> None:
