@@ -13,7 +13,6 @@ Running the same command again continues. Importing this imports no framework.
 from perdure.audit import UntrackedStateWarning
 from perdure.capture.environments import new_beginning, register_environment
 from perdure.capture.pickles import Pickled
-from perdure.capture.pytrees import Pytree
 from perdure.capture.writer import SaveHandle
 from perdure.core.component import (
     ContentPart,
@@ -34,7 +33,6 @@ from perdure.run import (
     Run,
     SaveBudgetWarning,
     SaveFailedWarning,
-    SaveStalledWarning,
     open,  # noqa: A004 - read as perdure.open
 )
 from perdure.surroundings import perdure_version
@@ -56,14 +54,12 @@ __all__ = [
     "PartsComponent",
     "PerdureError",
     "Pickled",
-    "Pytree",
     "RestoreReport",
     "RingBuffer",
     "Run",
     "SaveBudgetWarning",
     "SaveFailedWarning",
     "SaveHandle",
-    "SaveStalledWarning",
     "Section",
     "StoppedError",
     "Timing",

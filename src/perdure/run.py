@@ -76,7 +76,7 @@ class SaveBudgetWarning(UserWarning):
     """Saving costs more time than its budget, or more memory than there is, so it happens less often."""
 
 
-class SaveStalledWarning(UserWarning):
+class SaveStalledWarning(SaveFailedWarning):
     """A save has been in the making for long; training goes on, and what it does meanwhile is not saved."""
 
 

@@ -1,5 +1,6 @@
 """JAX arrays and pytrees: saved by the paths of their leaves, restored into the live structure."""
 
+import importlib
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from perdure.errors import IncompatibleError, InvalidInputError
 
 jax = pytest.importorskip("jax", reason="the jax extra is not installed")
 jnp = jax.numpy
+Pytree = importlib.import_module("perdure.jax").Pytree
 
 
 class Moments(NamedTuple):
@@ -59,7 +61,7 @@ def opened(tmp_path, holder, **options):
 
 def test_training_continues_bit_for_bit(tmp_path):
     """A tree of parameters, moments, a random key and a count goes on exactly as if it had never stopped."""
-    holder = perdure.Pytree(make())
+    holder = Pytree(make())
     with opened(tmp_path, holder) as run:
         run.restore()
         for _ in range(3):
@@ -67,7 +69,7 @@ def test_training_continues_bit_for_bit(tmp_path):
         run.save().wait()
         for _ in range(3):
             holder.value = advance(holder.value)
-    other = perdure.Pytree(make(seed=9))
+    other = Pytree(make(seed=9))
     with opened(tmp_path, other) as run:
         run.restore()
         assert 3 == other.value["step"]
@@ -80,13 +82,13 @@ def test_training_continues_bit_for_bit(tmp_path):
 
 def test_what_is_replaced_after_a_save_is_not_in_it(tmp_path):
     """A capture is of the tree that the holder had, whatever is computed or donated afterwards."""
-    holder = perdure.Pytree({"w": jnp.arange(5.0)})
+    holder = Pytree({"w": jnp.arange(5.0)})
     double = jax.jit(lambda w: w * 2, donate_argnums=0)
     with opened(tmp_path, holder) as run:
         handle = run.save()
         holder.value = {"w": double(holder.value["w"])}
         handle.wait()
-    other = perdure.Pytree({"w": jnp.zeros(5)})
+    other = Pytree({"w": jnp.zeros(5)})
     with opened(tmp_path, other) as run:
         run.restore()
 
@@ -95,7 +97,7 @@ def test_what_is_replaced_after_a_save_is_not_in_it(tmp_path):
 
 def test_any_reader_opens_the_leaves(tmp_path):
     """The file of a tree is a plain one, with the paths of the leaves as names."""
-    holder = perdure.Pytree(make())
+    holder = Pytree(make())
     with opened(tmp_path, holder) as run:
         run.save().wait()
     path = next((tmp_path / "t" / "snapshots").iterdir()) / "model" / "train.safetensors"
@@ -135,9 +137,9 @@ def test_arrays_of_every_type_among_loose_values(tmp_path, dtype):
 )
 def test_a_tree_of_another_form_is_refused(tmp_path, change):
     """A tree with other leaves, shapes or random keys is refused, and the live one stays as it is."""
-    with opened(tmp_path, perdure.Pytree(make())) as run:
+    with opened(tmp_path, Pytree(make())) as run:
         run.save().wait()
-    holder = perdure.Pytree(change(make(seed=5)))
+    holder = Pytree(change(make(seed=5)))
     before = bits(holder.value)
     with opened(tmp_path, holder) as run, pytest.raises(IncompatibleError, match="train"):
         run.restore()
@@ -147,7 +149,7 @@ def test_a_tree_of_another_form_is_refused(tmp_path, change):
 
 def test_donated_leaves_are_refused_by_path(tmp_path):
     """A leaf that a computation has taken is named, before anything is written."""
-    holder = perdure.Pytree({"w": jnp.arange(5.0)})
+    holder = Pytree({"w": jnp.arange(5.0)})
     holder.value["w"].delete()
     with opened(tmp_path, holder) as run, pytest.raises(InvalidInputError, match=r"\['w'\].*donated"):
         run.save()
@@ -162,12 +164,12 @@ def test_optax_and_flax_states(tmp_path):
         params = {"w": jax.random.normal(jax.random.key(seed), (8,))}
         return train_state.TrainState.create(apply_fn=None, params=params, tx=optax.adam(1e-2))
 
-    holder = perdure.Pytree(state(0))
+    holder = Pytree(state(0))
     for _ in range(3):
         holder.value = holder.value.apply_gradients(grads=holder.value.params)
     with opened(tmp_path, holder) as run:
         run.save().wait()
-    other = perdure.Pytree(state(1))
+    other = Pytree(state(1))
     with opened(tmp_path, other) as run:
         run.restore()
     again = other.value.apply_gradients(grads=other.value.params)

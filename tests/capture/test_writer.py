@@ -12,6 +12,7 @@ from perdure import Every
 from perdure.capture.writer import Writer
 from perdure.errors import DeadlineError, StoreError
 from perdure.files.door import Files
+from perdure.run import SaveStalledWarning
 
 MEGABYTE = 1024 * 1024
 
@@ -59,7 +60,7 @@ def test_training_goes_on_loudly_while_the_disk_hangs(tmp_path, monkeypatch):
     count = run.counters(global_step=0)
     run.restore()
     files = hang(run)
-    with pytest.warns(perdure.SaveStalledWarning, match="the background writer, 0 s into save .* of step 1") as told:
+    with pytest.warns(SaveStalledWarning, match="the background writer, 0 s into save .* of step 1") as told:
         for _ in run.loop(0, 100):
             count.global_step += 1
             if count.global_step == 2:

@@ -23,7 +23,7 @@ class Pytree:
     Holds a JAX pytree that a program replaces as it trains.
 
     Example:
-        >>> state = perdure.Pytree(init(key))  # doctest: +SKIP
+        >>> state = perdure.jax.Pytree(init(key))  # doctest: +SKIP
         >>> run.track(train=state)  # doctest: +SKIP
         >>> state.value = update(state.value, batch)  # doctest: +SKIP
     """
