@@ -1,0 +1,1 @@
+"""Plugins for the tests of frameworks, which run with perdure in place; their tests are fetched and not kept."""
