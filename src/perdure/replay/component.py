@@ -91,7 +91,8 @@ class RingComponent:
         progress: Told of bytes done and in all while files are read or verified, in the thread that restores.
         progress_file: Where to note how far that is, so that an interrupted restore need not begin again.
         files: The file system.
-        clock_seconds: Monotonic seconds, to measure codings with.
+        clock_seconds: Seconds of work that the calling thread has done, to measure codings with. Not of waiting: a
+            machine that is busy with other things would make every coding look slow.
         wide_bytes: Size of segments of wide columns, such as observations.
         narrow_bytes: Size of segments of narrow columns, such as rewards.
 
@@ -117,7 +118,7 @@ class RingComponent:
         progress: Progress | None = None,
         progress_file: Path | None = None,
         files: Files | None = None,
-        clock_seconds: Callable[[], float] = time.monotonic,
+        clock_seconds: Callable[[], float] = time.thread_time,
         wide_bytes: int = WIDE_SEGMENT_BYTES,
         narrow_bytes: int = NARROW_SEGMENT_BYTES,
     ) -> None:

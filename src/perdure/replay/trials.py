@@ -10,6 +10,7 @@ from perdure.core.coding import Coding, Trial, choose_coding, codings_for
 from perdure.core.ring import Column
 from perdure.files.reading import allocate
 from perdure.replay.coding import CodedFile, Columns, encode_rows
+from perdure.replay.packing import pack
 
 SAMPLE_BYTES = 2 * 1024 * 1024
 """Of each column: a few hundred frames, and some tens of milliseconds for all codings together."""
@@ -29,8 +30,10 @@ def choose_codings(
         columns: Which.
         arrays: Their rows, ``(rows, *shape)``.
         packings: What can be used here.
-        clock_seconds: Monotonic seconds.
+        clock_seconds: Seconds of work of this thread.
     """
+    for packing in packings:
+        pack(packing, np.empty(0, np.uint8))  # what is imported at the first use is no part of a trial
     families: dict[tuple[str, tuple[int, ...]], list[Column]] = {}
     for column in columns:
         families.setdefault((column.dtype, column.shape), []).append(column)

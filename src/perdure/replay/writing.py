@@ -44,7 +44,7 @@ class Coder:
 
     Args:
         packings: What can be used here.
-        clock_seconds: Monotonic seconds.
+        clock_seconds: Seconds of work of this thread.
     """
 
     def __init__(self, packings: Sequence[str], clock_seconds: Callable[[], float]) -> None:
