@@ -71,6 +71,7 @@ def eventful(root):
         ["repair", "--dry-run"],
         ["migrate"],
         ["key", "key-file"],
+        ["chaos", "--on", "memory", "--rounds", "2"],
         ["pin"],
         ["pin", "latest", "v2"],
         ["pin", "--remove", "v1"],

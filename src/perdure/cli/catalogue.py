@@ -32,6 +32,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "act": {
             "run": "run a program, and restart it when it dies or hangs",
             "demo": "watch a distributed training survive its faults",
+            "chaos": "kill, or cut the power of, a run made for it, again and again, and see what is kept",
         },
         "about": {"version": "versions, for bug reports"},
     }

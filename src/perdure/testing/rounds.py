@@ -132,9 +132,18 @@ class ClonedCut(PowerCut):
         self._system.cut(how)
 
 
+PLACES = ("memory", "disk", "ext4", "xfs", "btrfs")
+
+
 @contextmanager
-def place(where: str) -> Iterator[End]:
-    """A root to live on: ``memory`` or ``disk`` (processes are killed), ``ext4``, ``xfs`` or ``btrfs`` (power cut)."""
+def place(where: str, directory: Path | None = None) -> Iterator[End]:
+    """
+    Give a root to live on, and take it away afterwards.
+
+    Args:
+        where: ``memory`` or ``disk``, where processes are killed; ``ext4``, ``xfs`` or ``btrfs``, whose power is cut.
+        directory: Where the root of ``disk`` is made; by default where temporary files go.
+    """
     if where == "btrfs":
         with ClonedFileSystem(where) as system:
             yield ClonedCut(system)
@@ -143,7 +152,7 @@ def place(where: str) -> Iterator[End]:
         with LoopFileSystem(where) as system:
             yield PowerCut(system)
         return
-    root = Path(tempfile.mkdtemp(prefix="perdure-rounds-", dir="/dev/shm" if where == "memory" else None))  # noqa: S108 - made private by mkdtemp
+    root = Path(tempfile.mkdtemp(prefix="perdure-rounds-", dir="/dev/shm" if where == "memory" else directory))  # noqa: S108 - made private by mkdtemp
     try:
         yield End(root)
     finally:
@@ -220,8 +229,8 @@ class Rounds:
         self._generation = 0
         self.outcome = Outcome()
 
-    def play(self, rounds: int) -> Outcome:
-        """Play so many rounds."""
+    def play(self, rounds: int, on_round: Callable[[int], None] = lambda _number: None) -> Outcome:
+        """Play so many rounds; each one that has been played is told."""
         began = time.monotonic()
         for number in range(1, rounds + 1):
             if number % LONGEST_RUN_ROUNDS == 0:
@@ -229,6 +238,7 @@ class Rounds:
                 self._promises = Promises()
                 self._generation = 0
             self._play_one(number)
+            on_round(number)
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
@@ -304,7 +314,7 @@ class Rounds:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play rounds as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m perdure.testing.rounds", description=__doc__)
-    parser.add_argument("--on", choices=("memory", "disk", "ext4", "xfs", "btrfs"), default="memory")
+    parser.add_argument("--on", choices=PLACES, default="memory")
     parser.add_argument("--life", choices=sorted(LIVES), default="store")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
