@@ -211,7 +211,7 @@ def _judge_number(row: Row, result: dict[str, Any]) -> Outcome:
 
 
 def _components(where: Path) -> Iterator[tuple[str, ...]]:
-    for manifest in sorted(where.glob(f"cut/runs/{RUN}/snapshots/*/manifest.json")):
+    for manifest in sorted(where.glob(f"*/runs/{RUN}/snapshots/*/manifest.json")):
         text = manifest.read_text()
         content = json.loads(text[text.index("{") :])
         yield tuple(f"{each['name']} ({each['kind']})" for each in content["components"])

@@ -248,6 +248,7 @@ def _entries() -> dict[tuple[str, str], tuple[Build, Environments]]:
         (algorithm, environment): (build, environments)
         for algorithm, build in {**ON_POLICY, **FOR_FORCES}.items()
         for environment, environments in WITH_FORCES.items()
+        if not (algorithm == "ARS" and "MountainCar" in environment)  # its rollouts are episodes, of 999 steps here
     }
     elsewhere = {("PPO", environment): (ON_POLICY["PPO"], of(environment)) for environment in ELSEWHERE}
     return {**discrete, **continuous, **elsewhere, **SPECIAL}

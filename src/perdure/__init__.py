@@ -11,7 +11,6 @@ Running the same command again continues. Importing this imports no framework.
 """
 
 from perdure.audit import UntrackedStateWarning
-from perdure.capture.environments import new_beginning, register_environment
 from perdure.capture.pickles import Pickled
 from perdure.capture.writer import SaveHandle
 from perdure.core.component import (
@@ -67,7 +66,5 @@ __all__ = [
     "UntrackedStateWarning",
     "__version__",
     "fork",
-    "new_beginning",
     "open",
-    "register_environment",
 ]

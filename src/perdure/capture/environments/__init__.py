@@ -202,7 +202,7 @@ def new_beginning(env: Any) -> tuple[Any, dict[str, Any]] | None:
         None if the last restore went on in the episode that was running, or there was none.
 
     Example:
-        >>> begun = perdure.new_beginning(env)  # doctest: +SKIP
+        >>> begun = new_beginning(env)  # doctest: +SKIP
         >>> if begun is not None:  # doctest: +SKIP
         ...     now.observation, _ = begun
     """
