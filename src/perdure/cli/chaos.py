@@ -76,7 +76,7 @@ VERB = Verb(
     execute=_execute,
     examples=(
         "perdure chaos",
-        "perdure chaos --on disk --directory /mnt/shared --rounds 500",
+        "perdure chaos --directory runs --rounds 500",
         "perdure chaos --on ext4",
     ),
 )
