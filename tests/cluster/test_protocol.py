@@ -270,8 +270,10 @@ def test_no_fault_makes_two_members_of_one_name_current(seed: int) -> None:
     simulation = Simulation(random.Random(seed))
     heard: dict[int, int] = {}
     youngest: dict[tuple[int, str], int] = {}
+    learners: list[object] = []  # kept, because the number of an object that is gone is given to another one
     for _ in range(300):
         simulation.step()
+        learners.append(simulation.grantor)
         holders = simulation.grantor.holders()
         current: dict[str, int] = {}
         for index, member in enumerate(simulation.members):
