@@ -515,11 +515,6 @@ BUGS: Mapping[str, Bug] = {
         lambda: put(_store, publish_directory=_renames_only),
         rounds("the parent is not synced after the rename", "--on", "ext4", "--rounds", "80"),
     ),
-    "a directory's sync is believed, for real": Bug(
-        "power cuts",
-        lambda: put(Files, sync=_syncs_without_a_look),
-        rounds("a directory's sync is believed, for real", "--on", "xfs", "--rounds", "200"),
-    ),
     "files are not synced, for real": Bug(
         "power cuts",
         writes_with(_never_syncs),
@@ -527,9 +522,14 @@ BUGS: Mapping[str, Bug] = {
     ),
 }
 
+FOUND_BY_CHANCE: Mapping[str, Bug] = {
+    "a directory's sync is believed": Bug("power cuts", lambda: put(Files, sync=_syncs_without_a_look), lambda: [])
+}
+"""Bugs for which a real disk has to fail at the right moment: planted by hand, with as many rounds as it takes."""
+
 
 if __name__ == "__main__":
     from perdure.testing.rounds import main
 
-    with BUGS[sys.argv[1]].plant():
+    with {**BUGS, **FOUND_BY_CHANCE}[sys.argv[1]].plant():
         sys.exit(main(sys.argv[2:]))

@@ -359,6 +359,13 @@ def _put_aside(process: Scenario) -> None:
     process.save(5)
 
 
+def _mend_and_renew(process: Scenario) -> None:
+    process.start()
+    checkpoint = process.save(20, SEGMENTS, linked=process.store.checkpoints()[0])
+    process.mend(checkpoint, "meta.json")
+    process.renew(checkpoint)
+
+
 def _fail_and_go_on(process: Scenario) -> None:
     process.start()
     for step in (20, 30):
@@ -396,5 +403,7 @@ FAMILIES: dict[str, Family] = {
     "sync fails in its first start": Family(_first_start, FAILED_SYNC, begins_empty=True),
     "sync fails in save and retention": Family(_save_and_retain, FAILED_SYNC),
     "sync fails and it goes on": Family(_fail_and_go_on, FAILED_SYNC),
+    "killed in mending": Family(_mend_and_renew, STOP),
+    "disk full in save and retention": Family(_save_and_retain, ENOSPC),
     "disk full and it goes on": Family(_fail_and_go_on, ENOSPC),
 }
