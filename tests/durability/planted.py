@@ -523,7 +523,7 @@ BUGS: Mapping[str, Bug] = {
 }
 
 FOUND_BY_CHANCE: Mapping[str, Bug] = {
-    "a directory's sync is believed": Bug("power cuts", lambda: put(Files, sync=_syncs_without_a_look), lambda: [])
+    "a directory's sync is believed": Bug("power cuts", lambda: put(Files, sync=_syncs_without_a_look), list)
 }
 """Bugs for which a real disk has to fail at the right moment: planted by hand, with as many rounds as it takes."""
 
