@@ -366,6 +366,15 @@ def _mend_and_renew(process: Scenario) -> None:
     process.renew(checkpoint)
 
 
+def _pin_and_remove(process: Scenario) -> None:
+    process.start()
+    first = process.save(11)
+    process.pin(first, "first")
+    process.save(12)
+    process.unpin("first")
+    process.remove(first)
+
+
 def _fail_and_go_on(process: Scenario) -> None:
     process.start()
     for step in (20, 30):
@@ -403,6 +412,7 @@ FAMILIES: dict[str, Family] = {
     "sync fails in its first start": Family(_first_start, FAILED_SYNC, begins_empty=True),
     "sync fails in save and retention": Family(_save_and_retain, FAILED_SYNC),
     "sync fails and it goes on": Family(_fail_and_go_on, FAILED_SYNC),
+    "killed in pinning and removal": Family(_pin_and_remove, STOP),
     "killed in mending": Family(_mend_and_renew, STOP),
     "disk full in save and retention": Family(_save_and_retain, ENOSPC),
     "disk full and it goes on": Family(_fail_and_go_on, ENOSPC),

@@ -21,6 +21,7 @@ def example():
     del sys.modules[spec.name]
 
 
+@pytest.mark.filterwarnings("ignore::perdure.SaveBudgetWarning")  # a training this small, on a busy machine
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_the_same_command_goes_on(algorithm, example, tmp_path):
     """A finished run trains no further; with a larger total it goes on, and its evaluations have no gap."""
