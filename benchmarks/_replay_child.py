@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._replay_peers import CONTENDERS, Rows, evict
+from benchmarks._replay_peers import CONTENDERS, Rows
+from benchmarks.measure import evict
 
 CHILD_SECONDS = 600
 """No child needs a tenth of it."""

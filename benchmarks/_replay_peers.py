@@ -6,7 +6,6 @@ A contender owns a full ring of transitions. It is filled in its own way of hold
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import perdure
+from benchmarks.measure import sync_all
 from perdure.core.manifest import ComponentEntry, FileEntry, decode_manifest
 from perdure.files.door import Files
 from perdure.files.reading import open_checked, read_verified
@@ -43,23 +43,6 @@ class Contender(Protocol):
 
     def load(self, where: Path) -> Sampler:
         """Load what was saved, as a new process would."""
-
-
-def sync_all(path: Path) -> None:
-    """Make a file or all files of a folder durable: none of the peers does."""
-    for target in [path, path.parent, *(path.rglob("*") if path.is_dir() else ())]:
-        descriptor = os.open(target, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-
-
-def evict(path: Path) -> None:
-    """Take the pages of a file or folder out of the cache; they are clean."""
-    for target in [path, *(path.rglob("*") if path.is_dir() else ())]:
-        if target.is_file():
-            descriptor = os.open(target, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
 
 
 def _timed(action: Callable[[], Any]) -> float:

@@ -7,7 +7,6 @@ for that counts. Every peer saves the same tensors. Those that are not installed
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 import warnings
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 
 import perdure
+from benchmarks.measure import machine, scratch, sync_all
 
 SIZES = {"6MB": (256, 8), "64MB": (1024, 5), "256MB": (2048, 5), "1.5GB": (4224, 7)}
 """Width and number of square layers; with both moments of Adam, three times the weights."""
@@ -44,24 +44,6 @@ def tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, to
 def size_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Bytes of all tensors."""
     return sum(tensor.nbytes for tensor in tensors(module, optimizer).values())
-
-
-def sync_all(path: Path) -> None:
-    """Make a file, or a folder and all in it, durable, names included, as a careful user would."""
-    inside = sorted(path.rglob("*"), reverse=True) if path.is_dir() else []
-    for target in [*inside, path, path.parent]:
-        descriptor = os.open(target, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-
-
-def evict(path: Path) -> None:
-    """Take the pages of a file or folder out of the cache; they are clean."""
-    for target in [path, *(path.rglob("*") if path.is_dir() else ())]:
-        if target.is_file():
-            descriptor = os.open(target, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
 
 
 class SavePeer(Protocol):
@@ -340,3 +322,23 @@ def peers(*, quick: bool) -> dict[str, Make]:
     warnings.filterwarnings("ignore", module="torch.distributed")
     left_out = {"dcp_process"} if quick else set()
     return {name: make for name, (module, make) in _PEERS.items() if find_spec(module) and name not in left_out}
+
+
+def every_size(benchmark: str, measure: Callable[..., list[dict[str, Any]]], *, quick: bool) -> dict[str, Any]:
+    """
+    The document of a benchmark that measures every size; the largest only if it need not be quick.
+
+    Args:
+        benchmark: Its name.
+        measure: Gives the figures of a size, given its name, an empty directory, and ``quick``.
+        quick: Whether fewer rounds are enough.
+    """
+    torch.set_num_threads(1)
+    figures = []
+    for size in SIZES:
+        if quick and size == "1.5GB":
+            continue
+        with scratch() as where:
+            figures += measure(size, where, quick=quick)
+    packages = ("perdure", "torch", "safetensors", "orbax-checkpoint", "numpy")
+    return {"benchmark": benchmark, "schema": 1, "machine": machine(*packages), "figures": figures}

@@ -82,3 +82,21 @@ def machine(*packages: str) -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "packages": versions,
     }
+
+
+def sync_all(path: Path) -> None:
+    """Make a file, or a folder and all in it, durable, names included, as a careful user would."""
+    inside = sorted(path.rglob("*"), reverse=True) if path.is_dir() else []
+    for target in [*inside, path, path.parent]:
+        descriptor = os.open(target, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def evict(path: Path) -> None:
+    """Take the pages of a file or folder out of the cache; they are clean."""
+    for target in [path, *(path.rglob("*") if path.is_dir() else ())]:
+        if target.is_file():
+            descriptor = os.open(target, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)

@@ -22,9 +22,9 @@ from tests.replay.harness import STEM, sparse_checkpoint
 
 import perdure
 from benchmarks._replay_child import CASES, MORE, Processes, load, save
-from benchmarks._replay_peers import BATCH, CONTENDERS, evict, is_installed, newest_source
+from benchmarks._replay_peers import BATCH, CONTENDERS, is_installed, newest_source
 from benchmarks._replay_pictures import play
-from benchmarks.measure import MB, alternate, figure, machine, scratch, seconds, summary
+from benchmarks.measure import MB, alternate, evict, figure, machine, scratch, seconds, summary
 from perdure.core.manifest import FileEntry
 from perdure.files.reading import allocate
 from perdure.replay import RingBuffer, RingComponent, RingState

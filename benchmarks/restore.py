@@ -12,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks._save_peers import SIZES, SavePeer, build, evict, peers, size_of
-from benchmarks.measure import MB, alternate, figure, machine, scratch, seconds, summary
+from benchmarks._save_peers import SIZES, SavePeer, build, every_size, peers, size_of
+from benchmarks.measure import MB, alternate, evict, figure, seconds, summary
 from perdure.files.reading import allocate
 
 PIECE_BYTES = 8 * 2**20
@@ -79,13 +77,5 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
 
 
 def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of every benchmark
-    """Measure every size; the largest only if it need not be quick."""
-    torch.set_num_threads(1)
-    figures = []
-    for size in SIZES:
-        if quick and size == "1.5GB":
-            continue
-        with scratch() as where:
-            figures += measure(size, where, quick=quick)
-    packages = ("perdure", "torch", "safetensors", "orbax-checkpoint", "numpy")
-    return {"benchmark": "restore", "schema": 1, "machine": machine(*packages), "figures": figures}
+    """Measure every size."""
+    return every_size("restore", measure, quick=quick)

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from benchmarks._save_peers import SIZES, SavePeer, build, peers, size_of, tensors
-from benchmarks.measure import MB, alternate, figure, machine, scratch, summary
+from benchmarks._save_peers import SIZES, SavePeer, build, every_size, peers, size_of, tensors
+from benchmarks.measure import MB, alternate, figure, summary
 
 TARGETS = {"6MB": "<=5", "256MB": "<=1.1", "1.5GB": "<=1.1"}
 BESIDE = "<=0.1"
@@ -73,13 +73,5 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
 
 
 def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of every benchmark
-    """Measure every size; the largest only if it need not be quick."""
-    torch.set_num_threads(1)
-    figures = []
-    for size in SIZES:
-        if quick and size == "1.5GB":
-            continue
-        with scratch() as where:
-            figures += measure(size, where, quick=quick)
-    packages = ("perdure", "torch", "safetensors", "orbax-checkpoint", "numpy")
-    return {"benchmark": "stall", "schema": 1, "machine": machine(*packages), "figures": figures}
+    """Measure every size."""
+    return every_size("stall", measure, quick=quick)

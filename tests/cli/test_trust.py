@@ -6,6 +6,7 @@ import shutil
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import perdure
@@ -14,6 +15,7 @@ from perdure.cluster.control import Control
 from perdure.core import manifest as manifest_module
 from perdure.core.manifest import decode_manifest
 from perdure.errors import FormatError, InvalidInputError
+from perdure.replay import RingComponent
 from perdure.store.keyfile import KEY_FILE_VARIABLE
 from tests.cli.stores import damage, make_run, tree
 
@@ -156,6 +158,47 @@ def test_what_has_no_copy_is_put_aside_and_nothing_is_lost(cli, root):
     assert left == sorted(path.name for path in Path(aside).iterdir())
     assert 0 == cli("verify").code
     assert not newest.exists()
+
+
+def test_what_was_committed_unreadable_has_no_copy(cli, root):
+    """A file with the right digest that is no component is not mended with itself: its checkpoint is put aside."""
+    made = make_run(root, "odd", steps=(1, 2))
+    ended = cli("repair", "odd", "--yes", "--json")
+    assert (4, []) == (ended.code, ended.document["mended"])
+    assert 2 == len(ended.document["put_aside"])
+    assert [] == made.store.checkpoints()
+
+
+@pytest.mark.parametrize("codec", ["raw", "auto"])
+def test_a_segment_of_a_replay_buffer_is_mended(cli, root, tmp_path, codec):
+    """A damaged segment that checkpoints share is replaced in each of them, and the rows come back to the bit."""
+    rows = np.random.default_rng(0).integers(0, 9, (40, 6)).astype(np.float32)
+
+    def opened():
+        buffer = perdure.RingBuffer(64, {"row": (np.float32, (6,))})
+        run = perdure.open(root, run="ppo", save=None, keep=None, quiet=True)
+        run.track(replay=RingComponent(buffer, codec=codec))
+        return run, buffer
+
+    run, buffer = opened()
+    for row in rows:
+        buffer.add(row=row)
+    for _ in range(2):
+        run.save().wait()
+    run.close()
+    shutil.copytree(root / "ppo", tmp_path / "backup", symlinks=True)
+    segments = sorted((root / "ppo" / "snapshots").glob("*/buffer/replay/*-0*.safetensors"))
+    for segment in segments:
+        damage(segment, offset=segment.stat().st_size - 3)
+
+    assert 4 == cli("verify").code
+    ended = cli("repair", "--from", str(tmp_path / "backup"), "--yes")
+    assert (0, 0) == (ended.code, cli("verify", "--level", "load").code), ended.out + ended.err
+
+    run, buffer = opened()
+    with run:
+        assert () == run.restore().skipped
+        assert np.array_equal(rows, buffer.columns["row"][:40, 0])
 
 
 def test_a_copy_that_is_damaged_itself_is_not_used(cli, root, tmp_path):

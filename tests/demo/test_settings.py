@@ -62,7 +62,7 @@ def test_the_project_file_is_one_that_perdure_run_reads(tmp_path):
 
 def test_any_path_can_stand_in_a_project_file(tmp_path):
     """Quotes, backslashes and letters beyond ASCII survive the file."""
-    odd = Path('/tmp/a "quoted" \\ path/übung')
+    odd = Path('/odd/a "quoted" \\ path/übung')
     (tmp_path / "p.toml").write_text(project_text("r", Settings(), odd), encoding="utf-8")
     assert read_config(tmp_path / "p.toml").roles[0].command[-1] == str(odd)
 

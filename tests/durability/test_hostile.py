@@ -109,7 +109,7 @@ def test_a_path_in_a_manifest_never_leads_outside(path, size, digest):
     """A file's path in an accepted manifest, joined to any directory, stays below it."""
     manifest = _decode(_sealed({**_manifest(), "files": [{"path": path, "bytes": size, "digest": digest}]}))
     for entry in manifest.files if manifest else ():
-        assert os.path.normpath(f"/root/{entry.path}") == f"/root/{entry.path}"
+        assert os.path.normpath(f"/base/{entry.path}") == f"/base/{entry.path}"
         assert entry.path.isprintable()
         assert 0 <= entry.bytes <= 2**50
 

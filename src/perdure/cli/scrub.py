@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from perdure.inspection.verification import in_brief
 DEFAULT_RATE = "64MiB"
 _SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_LOWEST_PRIORITY = 19
 
 
 class Pace:
@@ -64,7 +62,6 @@ def _execute(arguments: Namespace, context: Context) -> int:
     view = choose_run(context, arguments.run)
     rate_bytes = parse_amount(arguments.rate, _SIZES, "--rate")
     every_seconds = parse_amount(arguments.every, _SPANS, "--every") if arguments.every else None
-    os.nice(_LOWEST_PRIORITY)  # training comes first
     told: set[str] = set()
     while True:
         report = _pass(view, Pace(rate_bytes, time.monotonic, time.sleep))
@@ -108,7 +105,7 @@ def _tell(view: RunView, report: VerifyReport, told: set[str], context: Context)
 
 VERB = Verb(
     description=(
-        "Read every byte of a run's checkpoints in the background, slowly and at the lowest priority, so that damage "
+        "Read every byte of a run's checkpoints in the background, slowly, so that damage "
         "is found while a whole copy may still exist. What is found is printed once and goes into the run's history. "
         "With --every it goes on until it is stopped. It can be done beside a training."
     ),

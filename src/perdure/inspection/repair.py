@@ -18,7 +18,7 @@ from perdure.core.manifest import FileEntry, Manifest
 from perdure.errors import CorruptionError, FormatError, NotFoundError, PerdureError, StoreError
 from perdure.files.reading import read_verified
 from perdure.inspection.documents import Document
-from perdure.inspection.verification import Level, OnProgress, check_all
+from perdure.inspection.verification import CheckpointCheck, Level, OnProgress, check_all
 from perdure.store.layout import MANIFEST_FILE, QUARANTINE, SNAPSHOTS
 from perdure.store.mending import replace_content, replace_manifest
 from perdure.store.store import Checkpoint, Damage, Store, manifest_of
@@ -169,17 +169,16 @@ def plan_repair(store: Store, run: str, others: Sequence[Path], on_progress: OnP
     checks, _, _ = check_all(store, found, Level.LOAD, on_progress)
     by_directory = {checkpoint.directory: checkpoint for checkpoint in found}
     copies = _Copies(store, others)
-    rows = [_file_row(by_directory[check.directory], check.problems, copies) for check in checks if not check.restores]
+    rows = [_file_row(by_directory[check.directory], check, copies) for check in checks if not check.restores]
     rows += [_directory_row(damage, copies) for damage in broken]
     whole = sum(check.restores for check in checks)
     return RepairPlan(run, store.directory, tuple(others), tuple(rows), whole)
 
 
-def _file_row(checkpoint: Checkpoint, problems: Sequence[PerdureError], copies: _Copies) -> RepairRow:
-    manifest = checkpoint.manifest
-    bad = {str(getattr(problem, "path", "")) for problem in problems}
-    entries = [entry for entry in manifest.files if bad & {entry.path, str(checkpoint.directory / entry.path)}]
-    return _row(checkpoint.directory.name, manifest, entries, {}, problems, copies)
+def _file_row(checkpoint: Checkpoint, check: CheckpointCheck, copies: _Copies) -> RepairRow:
+    # Without a damaged file it is what was committed that cannot be read, and every copy is the same.
+    entries = [entry for entry in checkpoint.manifest.files if entry.path in check.damaged_files]
+    return _row(checkpoint.directory.name, checkpoint.manifest, entries, {}, check.problems, copies)
 
 
 def _directory_row(damage: Damage, copies: _Copies) -> RepairRow:

@@ -60,6 +60,8 @@ class CheckpointCheck(Document):
     restores: bool
     """Whether nothing is wrong with it, as far as the level looks."""
     damaged_components: tuple[str, ...]
+    damaged_files: tuple[str, ...]
+    """Paths of files that are gone or not what was committed; a whole copy would mend them."""
     problems: tuple[PerdureError, ...]
 
 
@@ -118,7 +120,7 @@ def check_all(
     """
     files = store.files
     if level is Level.META:
-        return [_checked(checkpoint, {}) for checkpoint in checkpoints], 0, 0
+        return [_checked(checkpoint, (), {}) for checkpoint in checkpoints], 0, 0
     looks = [look_at_files(files, checkpoint) for checkpoint in checkpoints]
     different = inodes([look for some in looks for look in some])
     reader = _Reader(files, sum(different.values()), on_progress, is_deep=level in (Level.HASH, Level.LOAD))
@@ -127,10 +129,11 @@ def check_all(
         problems = {
             look.entry.path: problem for look in some if (problem := look.problem or reader.check(checkpoint, look))
         }
+        damaged_files = tuple(problems)
         if level is Level.LOAD and not problems:
             problems = unreadable(store, checkpoint)
         if not problems or files.status(checkpoint.directory) is not None:
-            found.append(_checked(checkpoint, _with_losses(store, checkpoint, problems)))
+            found.append(_checked(checkpoint, damaged_files, _with_losses(store, checkpoint, problems)))
     return found, len(different), sum(different.values())
 
 
@@ -145,7 +148,9 @@ def _with_losses(
     return name_losses(checkpoint.manifest.components, files, read, problems)
 
 
-def _checked(checkpoint: Checkpoint, problems: Mapping[str, PerdureError]) -> CheckpointCheck:
+def _checked(
+    checkpoint: Checkpoint, damaged_files: tuple[str, ...], problems: Mapping[str, PerdureError]
+) -> CheckpointCheck:
     manifest = checkpoint.manifest
     components = (component.name for component in manifest.components if problems.keys() & set(component.files))
     return CheckpointCheck(
@@ -154,6 +159,7 @@ def _checked(checkpoint: Checkpoint, problems: Mapping[str, PerdureError]) -> Ch
         directory=checkpoint.directory,
         restores=not problems,
         damaged_components=tuple(components),
+        damaged_files=damaged_files,
         problems=tuple(problems.values()),
     )
 
