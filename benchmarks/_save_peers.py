@@ -7,6 +7,7 @@ for that counts. Every peer saves the same tensors. Those that are not installed
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import warnings

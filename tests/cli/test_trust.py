@@ -3,7 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from perdure.errors import FormatError, InvalidInputError
 from perdure.replay import RingComponent
 from perdure.store.keyfile import KEY_FILE_VARIABLE
 from tests.cli.stores import damage, make_run, tree
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -388,6 +392,22 @@ def test_a_scrub_finds_damage_once_and_records_it(cli, run):
     assert "damaged" in ended.lines[0]
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert ["damage-found"] == [each["event"] for each in events if each.get("by") == "scrub"]
+
+
+@pytest.mark.process
+def test_a_scrub_that_goes_on_finds_later_damage_and_ends_when_it_is_interrupted(run, root):
+    """With --every it looks again and again; a SIGINT ends it with the status for that."""
+    command = [sys.executable, "-m", "perdure", "scrub", "ppo", "--store", str(root), "--every", "1s", "--json"]
+    events = run / "events.jsonl"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        damage(snapshots(run)[-1] / "meta.json")
+        wait_until(lambda: "damage-found" in events.read_text(), 60, process)
+        damage(snapshots(run)[0] / "meta.json")
+        wait_until(lambda: events.read_text().count("damage-found") == 2, 60, process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert 130 == process.returncode
 
 
 def test_a_pace_waits_for_what_is_not_yet_due():
