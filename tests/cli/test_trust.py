@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import perdure
 from perdure.cli.scrub import Pace, parse_amount
@@ -164,13 +165,56 @@ def test_what_has_no_copy_is_put_aside_and_nothing_is_lost(cli, root):
     assert not newest.exists()
 
 
-def test_what_was_committed_unreadable_has_no_copy(cli, root):
-    """A file with the right digest that is no component is not mended with itself: its checkpoint is put aside."""
+def test_what_is_as_it_was_committed_is_left_alone(cli, root):
+    """A checkpoint whose files have the right digests is never put aside, even if it cannot be taken apart."""
     made = make_run(root, "odd", steps=(1, 2))
-    ended = cli("repair", "odd", "--yes", "--json")
-    assert (4, []) == (ended.code, ended.document["mended"])
-    assert 2 == len(ended.document["put_aside"])
-    assert [] == made.store.checkpoints()
+    assert 4 == cli("verify", "odd", "--level", "load").code
+    ended = cli("repair", "odd", "--yes")
+    assert (0, "nothing to repair: 2 checkpoints, all whole") == (ended.code, ended.lines[-1])
+    assert 2 == len(made.store.checkpoints())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("verb", [["verify", "--level", "load"], ["repair", "--dry-run"], ["scrub"]])
+def test_no_library_of_the_program_is_needed(root, verb):
+    """In a process of its own, without torch, what torch has written is whole; so are pickles and files of others."""
+    policy = torch.nn.Linear(3, 2)
+    with perdure.open(root, run="ppo", save=None, quiet=True) as run:
+        run.track(
+            policy=policy, optimizer=torch.optim.Adam(policy.parameters()), odd=perdure.Pickled({1}), own=Theirs()
+        )
+        run.save().wait()
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "perdure", *verb, "ppo", "--store", str(root), "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    document = json.loads(ended.stdout)
+    assert [] == document.get("rows", [])
+    assert all(check["restores"] for check in document.get("checkpoints", []))
+
+
+class Theirs:
+    """A component with a file of its own form."""
+
+    kind, section, grade = "theirs", perdure.Section.STATE, perdure.Grade.EXACT
+
+    def capture_parts(self, stem):
+        return perdure.PartsCapture((perdure.ContentPart(f"{stem}/own.bin", 3, lambda: [memoryview(b"own")]),))
+
+    def check_parts(self, source):
+        pass
+
+    def restore_parts(self, source):
+        return ""
+
+    def check(self):
+        pass
 
 
 @pytest.mark.parametrize("codec", ["raw", "auto"])
@@ -266,6 +310,8 @@ def test_a_key_file_is_private_and_rotates(cli, tmp_path):
     assert not any(secret in first.out + first.err + second.out for secret in secrets)
     again = cli("key", str(path), "--id", "a", "--json")
     assert (1, "keys.exists") == (again.code, again.error["kind"])
+    nowhere = cli("key", str(tmp_path / "none" / "key"), "--json")
+    assert (10, "keys.no-directory") == (nowhere.code, nowhere.error["kind"])
 
 
 def test_a_key_file_that_others_may_read_is_refused(cli, run, tmp_path, monkeypatch):

@@ -116,13 +116,18 @@ def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copy
     return tuple(parts), flat.array_type
 
 
-def load_tree(entry: ComponentEntry, read: Callable[[str], memoryview]) -> Any:
+def load_tree(
+    entry: ComponentEntry,
+    read: Callable[[str], memoryview],
+    make: Callable[[StoredArray, str], Any] = convert,
+) -> Any:
     """
     Read a tree component's state; every array in it is backed by memory that the caller owns.
 
     Args:
         entry: The component's record.
         read: Gives a whole verified file by its path.
+        make: Makes an array of the type that is named; needs that type's library, unless it is told otherwise.
 
     Raises:
         CorruptionError: The files do not form a state.
@@ -136,7 +141,7 @@ def load_tree(entry: ComponentEntry, read: Callable[[str], memoryview]) -> Any:
         else:
             structure = load_json(content, path)
     try:
-        return unflatten(structure, arrays, convert, entry.array_type)
+        return unflatten(structure, arrays, make, entry.array_type)
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(
             f"cannot read component {entry.name!r}: {error}",

@@ -41,7 +41,7 @@ VERB = Verb(
         argument("file", metavar="FILE", help="the key file; made if it is missing, readable by you alone"),
         argument("--id", metavar="NAME", help="name of the key; by default the date and time"),
     ),
-    exits=(),
+    exits=(Exit.NOT_FOUND,),
     execute=_execute,
     examples=("perdure key perdure.key", "perdure key perdure.key --id 2027"),
 )

@@ -45,7 +45,8 @@ def _judge(plan: RepairPlan) -> Exit:
 def _print_plan(plan: RepairPlan, context: Context) -> None:
     output = context.output
     if not plan.rows:
-        output.line(f"nothing to repair: {count_text(plan.whole, 'checkpoint')}, all whole")
+        all_whole = f"{count_text(plan.whole, 'checkpoint')}, all whole" if plan.whole else "no checkpoint yet"
+        output.line(f"nothing to repair: {all_whole}")
         return
     for row in plan.rows:
         colour = "yellow" if row.action is Repair.MEND else "red"

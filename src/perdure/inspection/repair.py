@@ -3,7 +3,8 @@ Repairing a run: what can be put right from whole copies, what has to be put asi
 
 A damaged file is replaced by a copy that has the committed digest: another checkpoint of the run may have it, one that
 was put aside, or another place that holds the run, such as a backup. Nothing that still counts is ever removed: a
-checkpoint that cannot be mended goes to quarantine, whole as it lies.
+checkpoint that cannot be mended goes to quarantine, whole as it lies. One whose files are what was committed is no
+business of a repair, whatever a restore may think of it.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def plan_repair(store: Store, run: str, others: Sequence[Path], on_progress: OnP
         StoreError: The run may not be read.
     """
     found, broken = store.scan()
-    checks, _, _ = check_all(store, found, Level.LOAD, on_progress)
+    checks, _, _ = check_all(store, found, Level.HASH, on_progress)
     by_directory = {checkpoint.directory: checkpoint for checkpoint in found}
     copies = _Copies(store, others)
     rows = [_file_row(by_directory[check.directory], check, copies) for check in checks if not check.restores]
@@ -176,7 +177,6 @@ def plan_repair(store: Store, run: str, others: Sequence[Path], on_progress: OnP
 
 
 def _file_row(checkpoint: Checkpoint, check: CheckpointCheck, copies: _Copies) -> RepairRow:
-    # Without a damaged file it is what was committed that cannot be read, and every copy is the same.
     entries = [entry for entry in checkpoint.manifest.files if entry.path in check.damaged_files]
     return _row(checkpoint.directory.name, checkpoint.manifest, entries, {}, check.problems, copies)
 

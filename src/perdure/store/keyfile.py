@@ -61,6 +61,7 @@ def add_key(files: Files, path: Path, key: Key, temporary_name: str) -> Keyring:
 
     Raises:
         AlreadyExistsError: Kind ``keys.exists``: the file has a key of that name.
+        NotFoundError: Kind ``keys.no-directory``.
         InvalidInputError, StoreError: As for `read_keys`.
     """
     with explained("look at", path):
@@ -76,5 +77,12 @@ def add_key(files: Files, path: Path, key: Key, temporary_name: str) -> Keyring:
     text = "".join(map(key_text, keyring.keys))
     parse_keys(text, str(path))
     path = path.absolute()
+    if not path.parent.is_dir():
+        raise NotFoundError(
+            f"cannot make key file {path}: there is no directory {path.parent}",
+            kind="keys.no-directory",
+            hint="make the directory first, where only you can look",
+            name=str(path.parent),
+        )
     replace_file(files, path, text.encode(), path.with_name(f"{TEMPORARY_PREFIX}{temporary_name}"))
     return keyring
