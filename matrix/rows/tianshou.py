@@ -208,6 +208,7 @@ def own(make: Callable[[Life], Any]) -> Own:
         seed_streams(life.seed)
         trainer = make(life)
         _count(trainer, life)
+        # As its documentation says; the file is one that this row has just written.
         trainer.algorithm.load_state_dict(torch.load(folder / "algorithm.pt", weights_only=False))
         collector = trainer.params.training_collector
         collector.buffer = type(collector.buffer).load_hdf5(str(folder / "buffer.hdf5"))

@@ -96,7 +96,7 @@ def _decide(version: int, trust: Trust, *, is_current: bool, trust_unsigned: boo
         return Renewal.REFUSE, trust.value
     if trust in (Trust.UNSIGNED, Trust.UNKNOWN_KEY):
         if trust_unsigned:
-            return Renewal.RENEW, f"{trust.value}, and is to be"
+            return Renewal.RENEW, f"{trust.value}: you vouch for it"
         return Renewal.REFUSE, f"{trust.value} (--sign)"
     if version < SCHEMA_VERSION:
         # What a key that is not set here has signed would lose its signature.
