@@ -13,6 +13,7 @@ Running the same command again continues. Importing this imports no framework.
 from perdure.audit import UntrackedStateWarning
 from perdure.capture.pickles import Pickled
 from perdure.capture.writer import SaveHandle
+from perdure.complaints import SaveBudgetWarning, SaveFailedWarning
 from perdure.core.component import (
     ContentPart,
     LinkPart,
@@ -25,15 +26,11 @@ from perdure.core.manifest import Grade
 from perdure.core.names import Section
 from perdure.errors import FencedError, PerdureError, StoppedError
 from perdure.forking import fork
+from perdure.opening import open  # noqa: A004 - read as perdure.open
 from perdure.policies import Adaptive, Best, Every, EverySteps, Last, OnImprovement
 from perdure.recovery.report import RestoreReport
 from perdure.replay import RingBuffer
-from perdure.run import (
-    Run,
-    SaveBudgetWarning,
-    SaveFailedWarning,
-    open,  # noqa: A004 - read as perdure.open
-)
+from perdure.run import Run
 from perdure.surroundings import perdure_version
 
 __version__ = perdure_version()

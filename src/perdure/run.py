@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,12 @@ from perdure.capture.gate import Gate
 from perdure.capture.objects import is_optimizer
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
 from perdure.committing import Committer
+from perdure.complaints import Complaints
 from perdure.core.fencing import DEFAULT_MAX_STALENESS_STEPS
-from perdure.core.keeping import keep_text
-from perdure.core.leases import Timing
 from perdure.core.manifest import Cut
-from perdure.core.memory import WANTED_ARENAS, MemoryPlan
-from perdure.core.names import check_segment
+from perdure.core.memory import MemoryPlan
 from perdure.core.restarts import Phase
-from perdure.core.retention import KeepPolicy, Last
-from perdure.core.saving import DEFAULT_BUDGET_SHARE, Budget, Every, SavePolicy
+from perdure.core.saving import SavePolicy
 from perdure.core.selectors import select
 from perdure.errors import (
     CorruptionError,
@@ -39,14 +36,13 @@ from perdure.errors import (
     StoppedError,
 )
 from perdure.extras import require
-from perdure.files.door import Files
 from perdure.namespaces import Namespace, declare
 from perdure.pacing import Pace
 from perdure.recovery.report import RestoreReport
 from perdure.resuming import Resumption
-from perdure.saver import Saver, SaverStatistics, describe_failure, is_torn
+from perdure.saver import Saver, SaverStatistics, is_torn
+from perdure.settings import Settings
 from perdure.stopping import StopFlag, grace_of
-from perdure.store.keyfile import environment_keys
 from perdure.store.store import Checkpoint, Store
 from perdure.supervise.beats import Beater
 from perdure.surroundings import Surroundings
@@ -61,130 +57,6 @@ if TYPE_CHECKING:
     from perdure.cluster.inbox import Evaluation
     from perdure.cluster.learner import Learner
 
-DEFAULT_SAVE = Every(seconds=600)
-DEFAULT_KEEP = Last(3)
-STALL_SECONDS = 30.0
-"""A save that is longer in the making is worth a warning, and another each time that the wait has doubled."""
-COPIES = ("before", "beside")
-
-
-class SaveFailedWarning(UserWarning):
-    """A background save failed; training goes on and the checkpoints before it are safe."""
-
-
-class SaveBudgetWarning(UserWarning):
-    """Saving costs more time than its budget, or more memory than there is, so it happens less often."""
-
-
-class SaveStalledWarning(SaveFailedWarning):
-    """A save has been in the making for long; training goes on, and what it does meanwhile is not saved."""
-
-
-def open(  # noqa: A001 - read as perdure.open
-    where: str | os.PathLike[str] | None = None,
-    *,
-    run: str | None = None,
-    save: SavePolicy | None = DEFAULT_SAVE,
-    keep: KeepPolicy | None = DEFAULT_KEEP,
-    resume: str | None = None,
-    accept: Iterable[str] = (),
-    unpickle: Iterable[str] = (),
-    budget: float | None = DEFAULT_BUDGET_SHARE,
-    copy: str = "before",
-    memory_bytes: int | None = None,
-    ram: SavePolicy | None = None,
-    algorithm: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    on_failed_save: str = "warn",
-    timing: Timing | None = None,
-    quiet: bool = False,
-) -> Run:
-    """
-    Open a run, new or old. Running the same command again continues it.
-
-    Nothing is read or written but the run's directory is made; the restore happens when the loop begins, or when
-    `Run.restore` is called.
-
-    Args:
-        where: Directory that holds runs; ``PERDURE_STORE`` or ``runs`` if not given.
-        run: The run's name; ``PERDURE_RUN`` or ``default`` if not given.
-        save: When to save besides on a stop and at the end; None for never.
-        keep: Which checkpoints to keep besides the newest and pinned ones; None for all.
-        resume: ``auto`` continues or starts fresh, ``must`` fails if there is nothing to continue, ``never`` starts
-            fresh beside what is there; anything else picks a checkpoint (see `perdure.core.selectors`).
-            ``PERDURE_RESUME`` or ``auto`` if not given.
-        accept: Names of components that may differ between program and checkpoint; ``*`` for all.
-        unpickle: Names of components that were saved as `Pickled` and may be unpickled, which runs code that the file
-            names: only for runs that nobody else could write.
-        budget: Share of time that saving may cost before its intervals stretch; None for no limit.
-        copy: ``before`` copies everything before a save returns. ``beside`` copies parameters and moments of tracked
-            optimizers while training goes on, until the optimizer's next step; use it if nothing but these steps, and
-            nothing through ``.data``, changes a part of a parameter (docs/explanation/pipeline.md).
-        memory_bytes: Host memory that captures may take; None for as much as two copies of the state.
-        ram: When to save to shared memory, besides: for a restart after a process has died, not after the machine has.
-            Takes up to twice the state's size there, and is not for what is written in parts, such as replay buffers.
-        algorithm: Named in manifests, for people.
-        config: JSON-able settings, stored with every checkpoint; a difference on resume is reported.
-        on_failed_save: ``warn`` goes on without the failed save, ``raise`` ends training at the next boundary.
-        timing: How often processes of the run beat, and how long they may be silent; alike in all of them.
-        quiet: Print nothing on standard error.
-
-    Raises:
-        InvalidInputError: A name or word cannot be used.
-        StoreError: The directory cannot be made or a file is in the way.
-        FormatError: The run was written by a newer perdure.
-
-    Manifests are signed, and must be signed to be believed, if ``PERDURE_KEY_FILE`` names keys.
-
-    Example:
-        >>> with perdure.open("runs", run="ppo", save=Every(steps=10_000)) as run:  # doctest: +SKIP
-        ...     run.track(policy=policy, optimizer=optimizer)
-        ...     for update in run.loop(1, 1001):
-        ...         train(policy, optimizer)
-    """
-    if on_failed_save not in ("warn", "raise"):
-        raise InvalidInputError(
-            f"cannot use on_failed_save={on_failed_save!r}: it is 'warn' or 'raise'",
-            kind="open.invalid",
-            field="on_failed_save",
-        )
-    if copy not in COPIES:
-        raise InvalidInputError(
-            f"cannot use copy={copy!r}: it is 'before' or 'beside'", kind="open.invalid", field="copy"
-        )
-    name = check_segment(run or os.environ.get("PERDURE_RUN") or "default", "run name")
-    root = Path(where or os.environ.get("PERDURE_STORE") or "runs")
-    surroundings = Surroundings()
-    files = Files()
-    store = Store(root / name, files, surroundings.new_id, environment_keys(files, os.environ))
-    store.create(name, surroundings.now(), _keep_text(keep))
-    return Run(
-        store,
-        name,
-        save=save,
-        keep=keep,
-        resume=resume or os.environ.get("PERDURE_RESUME") or "auto",
-        accept=accept,
-        unpickle=unpickle,
-        budget=Budget(budget) if budget is not None else None,
-        copy=copy,
-        memory_bytes=memory_bytes,
-        ram=ram,
-        algorithm=algorithm,
-        config=dict(config or {}),
-        on_failed_save=on_failed_save,
-        timing=timing or Timing(),
-        quiet=quiet,
-        surroundings=surroundings,
-    )
-
-
-def _keep_text(keep: KeepPolicy | None) -> str | None:
-    try:
-        return None if keep is None else keep_text(keep)
-    except InvalidInputError:
-        return None  # a policy of the user's own, which has no text form
-
 
 class Run:
     """
@@ -193,56 +65,30 @@ class Run:
     Not thread-safe: all methods belong to the training thread.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        *,
-        save: SavePolicy | None,
-        keep: KeepPolicy | None,
-        resume: str,
-        accept: Iterable[str],
-        unpickle: Iterable[str],
-        budget: Budget | None,
-        copy: str,
-        memory_bytes: int | None,
-        ram: SavePolicy | None,
-        algorithm: str | None,
-        config: dict[str, Any],
-        on_failed_save: str,
-        timing: Timing,
-        quiet: bool,
-        surroundings: Surroundings,
-    ) -> None:
+    def __init__(self, store: Store, name: str, settings: Settings, surroundings: Surroundings) -> None:
         self.name = name
         self._store = store
-        self._resume = resume
-        self._accept = tuple(accept)
-        self._on_failed_save = on_failed_save
-        self._quiet = quiet
+        self._settings = settings
         self._surroundings = surroundings
-        self._timing = timing
-        self._tracked = Tracked(config, tuple(unpickle))
+        self._tracked = Tracked(dict(settings.config), settings.unpickle)
         self._loop_names: list[str] = []
         self._moved = False
         self._report: RestoreReport | None = None
         self._restored: Checkpoint | None = None
         self._stop = StopFlag(surroundings.monotonic, grace_of(os.environ))
         self._audited = False
-        self._told_stretch = 1.0
-        self._told_stall_seconds = STALL_SECONDS / 2
+        self._complaints = Complaints()
         self._gate = Gate()
-        self._copies_beside = copy == "beside"
         beater = Beater.of_member(surroundings.monotonic)
         beater.start()
-        self._writership = Writership(store, timing, beater)
-        self._memory = memory = self._open_memory(ram)
+        self._writership = Writership(store, settings.timing, beater)
+        self._memory = self._open_memory(settings.ram)
         committer = Committer(
             store,
-            memory,
+            self._memory,
             name,
-            keep=keep,
-            algorithm=algorithm,
+            keep=settings.keep,
+            algorithm=settings.algorithm,
             writership=self._writership,
             surroundings=surroundings,
         )
@@ -250,12 +96,15 @@ class Run:
             self._tracked.components,
             self._tracked.meta,
             committer,
-            pace=Pace(save, budget, surroundings.monotonic()),
-            memory_pace=None if ram is None else Pace(ram, budget, surroundings.monotonic()),
-            memory_bytes=memory_bytes,
+            pace=self._pace(settings.save),
+            memory_pace=None if settings.ram is None else self._pace(settings.ram),
+            memory_bytes=settings.memory_bytes,
             gate=self._gate,
             surroundings=surroundings,
         )
+
+    def _pace(self, policy: SavePolicy | None) -> Pace:
+        return Pace(policy, self._settings.make_budget(), self._surroundings.monotonic())
 
     def _open_memory(self, ram: SavePolicy | None) -> Store | None:
         """The memory tier: what an earlier process left is used even by one that does not save there itself."""
@@ -287,7 +136,7 @@ class Run:
                 field=next(iter({**(objects or {}), **named}), None),
             )
         for value in self._tracked.add({**(objects or {}), **named}):
-            if self._copies_beside and is_optimizer(value):
+            if self._settings.copy == "beside" and is_optimizer(value):
                 self._gate.watch(value)
 
     def counters(self, **initial: Any) -> Namespace:
@@ -395,7 +244,7 @@ class Run:
             generation=self.generation,
             mint=self._writership.mint,
             learner_step=learner_step,
-            timing=self._timing,
+            timing=self._settings.timing,
             max_staleness=max_staleness,
             on_event=self._record_event,
             on_evaluation=on_evaluation or self._record_evaluation,
@@ -414,7 +263,7 @@ class Run:
         from perdure.cluster.actor import Actor
 
         self._writership.beater.set_phase(Phase.RUNNING)
-        return Actor(self.directory, self.name, name, timing=self._timing)
+        return Actor(self.directory, self.name, name, timing=self._settings.timing)
 
     def evaluator(self, name: str = "evaluator") -> Evaluator:
         """
@@ -427,7 +276,7 @@ class Run:
         from perdure.cluster.evaluator import Evaluator
 
         self._writership.beater.set_phase(Phase.RUNNING)
-        return Evaluator(self.directory, self.name, name, timing=self._timing)
+        return Evaluator(self.directory, self.name, name, timing=self._settings.timing)
 
     def progress(self, count: int) -> None:
         """
@@ -646,29 +495,13 @@ class Run:
             if handle.error is None:
                 continue
             self._moved = True
-            if isinstance(handle.error, FencedError) or (self._on_failed_save == "raise" and not is_torn(handle)):
+            if isinstance(handle.error, FencedError) or (
+                self._settings.on_failed_save == "raise" and not is_torn(handle)
+            ):
                 raise handle.error
-            warnings.warn(f"{describe_failure(handle)}; training goes on", SaveFailedWarning, stacklevel=4)
-        if stretch == 1.0:
-            self._told_stretch = 1.0
-        elif stretch > self._told_stretch:
-            # Once more only when it has doubled: the first warning says it all.
-            self._told_stretch = 2 * stretch
-            self._warn_of_budget(stretch)
-
-        self._warn_of_stall()
-
-    def _warn_of_stall(self) -> None:
-        seconds = self._saver.busy_seconds
-        if seconds < STALL_SECONDS:
-            self._told_stall_seconds = STALL_SECONDS / 2
-        elif seconds >= 2 * self._told_stall_seconds:
-            self._told_stall_seconds = seconds
-            warnings.warn(
-                f"nothing is being saved: all waits for {self._saver.holder}; training goes on, look at the disk",
-                SaveStalledWarning,
-                stacklevel=5,
-            )
+            self._complaints.of_failure(handle)
+        self._complaints.of_stretch(stretch)
+        self._complaints.of_stall(self._saver.busy_seconds, self._saver.holder)
 
     def _distrust(self, error: CorruptionError) -> None:
         """Put the checkpoint aside that this run was restored from: the next start must not meet the same damage."""
@@ -677,13 +510,6 @@ class Run:
             self._both_tiers().quarantine(restored.directory, error.message, self._surroundings.now())
             self._record_event("quarantined", checkpoint=restored.directory.name, reason=error.message)
         self._restored = None
-
-    def _warn_of_budget(self, stretch: float) -> None:
-        warnings.warn(
-            f"saving costs more than its share of the time; the interval is now {stretch:.1f} times as long",
-            SaveBudgetWarning,
-            stacklevel=5,
-        )
 
     # Restoring
 
@@ -707,31 +533,21 @@ class Run:
             tiers,
             self._tracked,
             self._writership,
-            word=self._resume,
-            accept=self._accept,
+            word=self._settings.resume,
+            accept=self._settings.accept,
             say=self._say,
             surroundings=self._surroundings,
         )
         self._report, checkpoint = resumption.resume()
         self._restored = checkpoint
-        self._warn_of_memory(self._saver.begin(self._report.step, checkpoint))
+        self._complaints.of_memory(self._saver.begin(self._report.step, checkpoint))
         if checkpoint is not None and not tiers.is_durable(checkpoint):
             self._saver.finish_write(checkpoint)
         self._writership.announce()
         return self._report
 
-    def _warn_of_memory(self, plan: MemoryPlan) -> None:
-        if plan.arenas < WANTED_ARENAS:
-            room = plan.available_bytes if plan.limit_bytes is None else plan.limit_bytes
-            warnings.warn(
-                f"there is memory for one capture of {plan.state_bytes:,} bytes, not for {WANTED_ARENAS} ({room:,} "
-                "bytes are free): a save that comes due while another is being written is skipped",
-                SaveBudgetWarning,
-                stacklevel=4,
-            )
-
     def _say(self, line: str) -> None:
-        if not self._quiet:
+        if not self._settings.quiet:
             sys.stderr.write(f"perdure: {self.name}: {line}\n")
             sys.stderr.flush()
 

@@ -10,9 +10,9 @@ import pytest
 import perdure
 from perdure import Every
 from perdure.capture.writer import Writer
+from perdure.complaints import SaveStalledWarning
 from perdure.errors import DeadlineError, StoreError
 from perdure.files.door import Files
-from perdure.run import SaveStalledWarning
 
 MEGABYTE = 1024 * 1024
 
@@ -55,7 +55,7 @@ def hang(run):
 
 def test_training_goes_on_loudly_while_the_disk_hangs(tmp_path, monkeypatch):
     """With a disk that hangs, every step is made, no step touches the disk, and a warning names who is waited for."""
-    monkeypatch.setattr("perdure.run.STALL_SECONDS", 1e-9)
+    monkeypatch.setattr("perdure.complaints.STALL_SECONDS", 1e-9)
     run = perdure.open(tmp_path, run="t", quiet=True, save=Every(steps=1), budget=None)
     count = run.counters(global_step=0)
     run.restore()

@@ -510,10 +510,11 @@ BUGS: Mapping[str, Bug] = {
     "it is acknowledged before it is durable, killed": Bug(
         "kills", as_store(AcknowledgesFirst), rounds("it is acknowledged before it is durable", "--rounds", "40")
     ),
-    "the parent is not synced after the rename, for real": Bug(
+    "names are not synced, for real": Bug(
         "power cuts",
-        lambda: put(_store, publish_directory=_renames_only),
-        rounds("the parent is not synced after the rename", "--on", "ext4", "--rounds", "80"),
+        # Without the hint's sync as well: on a file system with a journal each sync makes all names before it durable.
+        lambda: put(_store, publish_directory=_renames_only, replace_symlink=_nothing),
+        rounds("names are not synced, for real", "--on", "ext4", "--rounds", "40"),
     ),
     "files are not synced, for real": Bug(
         "power cuts",

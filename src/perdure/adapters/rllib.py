@@ -16,8 +16,8 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 
 from perdure.adapters._rllib_state import AlgorithmState, Learners, Replay, Runners
 from perdure.errors import InvalidInputError
+from perdure.opening import open as open_run
 from perdure.run import Run
-from perdure.run import open as open_run
 
 STEP_COUNTER = "global_step"
 
