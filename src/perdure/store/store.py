@@ -349,13 +349,11 @@ class Store:
             folders = make_folders(self.files, staging, [part.path for part in parts])
             with Together(self.files) as files:
                 entries = tuple(self._place(files, staging, part) for part in parts)
+                manifest, content = checked_manifest(msgspec.structs.replace(draft, files=entries), staging, self.keys)
+                # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
+                write_file(files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
                 sync_folders(files, staging, folders)
                 files.settle()
-            manifest, content = checked_manifest(msgspec.structs.replace(draft, files=entries), staging, self.keys)
-            # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
-            write_file(self.files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
-            # Protects the manifest's name within the directory.
-            sync_folders(self.files, staging, [])
             with guard():
                 publish_directory(self.files, staging, self.snapshots / name)
         except BaseException:
