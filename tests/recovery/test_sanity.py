@@ -48,6 +48,18 @@ def test_examples_are_kept_whole(batch):
     assert [] == check(net(), batch=batch)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn]
+)
+def test_values_of_every_type_are_judged(dtype: torch.dtype):
+    """Finite values are, however small the type and large their sum; one that is not is found among them."""
+    module = nn.Identity()
+    module.register_buffer("scale", torch.full((64,), 2e37 if dtype.itemsize > 1 else 256.0).to(dtype))
+    assert check(module) == []
+    module.scale[5] = float("nan")
+    assert check(module) == ["net has values that are not finite in scale"]
+
+
 def test_values_that_are_not_finite_are_found():
     """A parameter that is not finite is named."""
     module = net()

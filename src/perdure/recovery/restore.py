@@ -26,6 +26,7 @@ from perdure.core.recovery import (
 )
 from perdure.errors import CorruptionError, IncompatibleError
 from perdure.recovery.markers import Markers
+from perdure.recovery.reading import Reading
 from perdure.recovery.report import RestoredComponent, SkippedCheckpoint
 from perdure.store.layout import META_FILE
 from perdure.store.store import Checkpoint, Store
@@ -171,9 +172,11 @@ class Recovery:
             raise _different(checkpoint, difference.unknown, difference.missing)
         trees: dict[str, Any] = {}
         sources: dict[str, _Source] = {}
-        for name in self._components:
-            if name in entries:
-                self._load_component(checkpoint, name, entries[name], trees, sources)
+        known = [name for name in self._components if name in entries]
+        whole = [path for name in known if not writes_parts(self._components[name]) for path in entries[name].files]
+        with Reading(self._store, checkpoint, whole) as reading:
+            for name in known:
+                self._load_component(checkpoint, name, entries[name], trees, sources, reading)
         return _Loaded(
             checkpoint,
             self._load_meta(checkpoint),
@@ -190,6 +193,7 @@ class Recovery:
         entry: ComponentEntry,
         trees: dict[str, Any],
         sources: dict[str, _Source],
+        reading: Reading,
     ) -> None:
         component = self._components[name]
         if entry.kind != component.kind:
@@ -206,7 +210,7 @@ class Recovery:
             component.check_parts(source)
             sources[name] = source
         else:
-            tree = load_tree(entry, lambda path: self._store.read(checkpoint, path))
+            tree = load_tree(entry, reading.take)
             component.check(tree)
             trees[name] = tree
 

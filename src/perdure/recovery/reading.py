@@ -1,0 +1,57 @@
+"""Reading ahead: the large files of a checkpoint are read and verified side by side, and handed out one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from perdure.files.writing import THREAD_THRESHOLD_BYTES
+from perdure.store.store import Checkpoint, Store
+
+_THREADS = 4
+"""Disks want several requests at a time, and each file's digest keeps a processor busy."""
+
+
+class Reading:
+    """
+    Whole files of one checkpoint. A context manager; leaving it early gives up what nobody has taken.
+
+    Args:
+        store: Reads and verifies.
+        checkpoint: Whose files.
+        paths: Those that will be taken. The memory for all of them is needed at once anyway: nothing live is changed
+            before everything has been verified.
+    """
+
+    def __init__(self, store: Store, checkpoint: Checkpoint, paths: Iterable[str]) -> None:
+        self._store = store
+        self._checkpoint = checkpoint
+        wanted = set(paths)
+        self._large = [
+            entry.path
+            for entry in sorted(checkpoint.manifest.files, key=lambda entry: entry.bytes, reverse=True)
+            if entry.path in wanted and entry.bytes >= THREAD_THRESHOLD_BYTES
+        ]
+        self._ahead: dict[str, Future[memoryview]] = {}
+
+    def __enter__(self) -> Reading:
+        self._threads = ThreadPoolExecutor(_THREADS, "perdure-read")
+        self._ahead = {path: self._threads.submit(self._store.read, self._checkpoint, path) for path in self._large}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def take(self, path: str) -> memoryview:
+        """
+        A whole verified file; the memory is the caller's.
+
+        Raises:
+            CorruptionError: It is gone or not what was committed.
+            NotFoundError: The checkpoint has no such file.
+        """
+        ahead = self._ahead.pop(path, None)
+        return self._store.read(self._checkpoint, path) if ahead is None else ahead.result()
