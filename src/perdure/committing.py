@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,12 +20,15 @@ import msgspec
 from perdure.capture.snapshot import Capture, content_part
 from perdure.capture.writer import SaveHandle
 from perdure.core.component import ContentPart, LinkPart, Part
-from perdure.core.manifest import Cut, Manifest, Origin, lowest_grade
+from perdure.core.manifest import Cut, FileEntry, Manifest, Origin, lowest_grade
 from perdure.core.retention import KeepPolicy, plan_retention
 from perdure.core.saving import widen
 from perdure.errors import PerdureError, StoreError
+from perdure.files.publish import remove_tree
+from perdure.files.shared import SharedFolder
+from perdure.files.writing import digest_of
 from perdure.pacing import Pace
-from perdure.store.layout import META_FILE
+from perdure.store.layout import META_FILE, STAGING
 from perdure.store.store import Checkpoint, Store
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import discard
@@ -89,6 +93,7 @@ class Committer:
         self._surroundings = surroundings
         self._links: dict[str, set[str]] = {}
         self._untold: deque[dict[str, Any]] = deque()
+        self._arenas: Path | None = None
         self._parent: str | None = None
         self._origin: Origin | None = None
         self.saved_metrics: dict[str, tuple[float, float]] = {}
@@ -191,6 +196,12 @@ class Committer:
         self.note_event("write-finished", checkpoint=manifest.id, step=manifest.global_step)
         self.tell()
 
+    def arena_folder(self) -> SharedFolder:
+        """Where arenas are files of the memory tier's file system; it goes with what interrupted saves leave there."""
+        assert self._memory is not None
+        self._arenas = self._memory.directory / STAGING / f"arenas-{self._surroundings.new_id()}"
+        return SharedFolder(self._memory.files, self._arenas)
+
     def leave_memory(self) -> None:
         """Give the memory tier's memory back, unless it has what the disk has not."""
         if self._memory is None:
@@ -199,6 +210,8 @@ class Committer:
         known = {checkpoint.manifest.id for checkpoint in self._store.checkpoints()}
         if all(checkpoint.manifest.id in known for checkpoint in newest):
             discard(self._memory)
+        elif self._arenas is not None:
+            remove_tree(self._memory.files, self._arenas)
 
     def _draft(self, taken: Taken) -> Manifest:
         return Manifest(
@@ -229,7 +242,7 @@ class Committer:
 
     def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
         assert self._memory is not None
-        self._memory.commit(draft, parts, self._writership.guard)
+        self._memory.commit(draft, [_in_memory(part) for part in parts], self._writership.guard)
         for older in self._memory.checkpoints()[1:]:
             self._memory.remove(older)
 
@@ -288,6 +301,14 @@ def _parts(taken: Taken) -> tuple[Part, ...]:
     taken.capture.beside.settle()
     taken.handle.captured.reach()
     return (*taken.capture.parts, content_part(META_FILE, taken.meta()))
+
+
+def _in_memory(part: Part) -> Part:
+    """A file of the memory tier: where the capture lies in one already, that one under another name."""
+    if not isinstance(part, ContentPart) or part.shared is None:
+        return part
+    (content,) = part.chunks()
+    return LinkPart(part.path, part.shared, FileEntry(part.path, part.size_bytes, digest_of(content)))
 
 
 def _chunks(store: Store, checkpoint: Checkpoint, path: str) -> tuple[memoryview]:

@@ -109,8 +109,8 @@ class Run:
     def _open_memory(self, ram: SavePolicy | None) -> Store | None:
         """The memory tier: what an earlier process left is used even by one that does not save there itself."""
         if ram is None:
-            return find_memory_store(self._store, self._store.files, self._surroundings.new_id)
-        return make_memory_store(self._store, self._store.files, self._surroundings.new_id, self._surroundings.now())
+            return find_memory_store(self._store, self._surroundings.new_id)
+        return make_memory_store(self._store, self._surroundings.new_id, self._surroundings.now())
 
     def _both_tiers(self) -> Tiered:
         return Tiered(self._store, self._memory, self._surroundings.new_id)

@@ -96,7 +96,9 @@ class Saver:
             InvalidInputError: Kind ``memory.too-small``: there is no room for a single capture.
         """
         available = self._surroundings.available_memory_bytes()
-        return plan_memory(expected_bytes(self._components.values()), available, self._memory_bytes)
+        state_bytes = expected_bytes(self._components.values())
+        has_memory_tier = self._memory_pace is not None
+        return plan_memory(state_bytes, available, self._memory_bytes, has_memory_tier=has_memory_tier)
 
     def begin(self, step: int, restored: Checkpoint | None) -> MemoryPlan:
         """
@@ -108,7 +110,8 @@ class Saver:
         if self._memory_pace is not None:
             self._check_memory_tier()
         plan = self.plan_memory()
-        self._writer.provide(plan.arenas, plan.arena_limit_bytes)
+        folder = self._committer.arena_folder() if self._memory_pace is not None else None
+        self._writer.provide(plan.captures, plan.arena_limit_bytes, folder)
         self._restart(step, self._surroundings.monotonic())
         self._committer.begin(restored)
         return plan

@@ -13,11 +13,13 @@ from torch import nn
 
 import perdure
 from perdure import Every
+from perdure.core.manifest import Cut
+from perdure.core.memory import plan_memory
 from perdure.errors import InvalidInputError, StoreError
 from perdure.files.door import Files
 from perdure.store.store import Store
 from perdure.surroundings import Surroundings
-from perdure.tiers.memory import find_memory_store, make_memory_store
+from perdure.tiers.memory import MemoryFiles, find_memory_store, make_memory_store
 
 LEARNER = """
 import sys
@@ -174,10 +176,10 @@ def test_another_users_folder_is_refused(tmp_path, root):
     surroundings = Surroundings()
     disk = Store(tmp_path / "t", Files(), surroundings.new_id)
     disk.create("t", surroundings.now())
-    store = make_memory_store(disk, Files(), surroundings.new_id, surroundings.now())
+    store = make_memory_store(disk, surroundings.new_id, surroundings.now())
     store.directory.parent.chmod(0o777)
     with pytest.raises(StoreError, match="of this user's alone"):
-        find_memory_store(disk, Files(), surroundings.new_id)
+        find_memory_store(disk, surroundings.new_id)
 
 
 def test_a_full_memory_tier_costs_no_save_to_the_disk(tmp_path, root):
@@ -187,7 +189,7 @@ def test_a_full_memory_tier_costs_no_save_to_the_disk(tmp_path, root):
     run.track(value=value)
     count = run.counters(global_step=0)
     run.restore()
-    run._saver._committer._memory.files = type("Full", (Files,), {"free_bytes": lambda *_: 0})()
+    run._saver._committer._memory.files = type("Full", (MemoryFiles,), {"free_bytes": lambda *_: 0})()
     with pytest.warns(perdure.SaveFailedWarning, match="bytes are needed") as told:
         for _ in run.loop(0, 6):
             count.global_step += 1
@@ -196,6 +198,144 @@ def test_a_full_memory_tier_costs_no_save_to_the_disk(tmp_path, root):
 
     assert 1 == len(told)
     assert 3 == len(checkpoints(tmp_path / "t"))
+
+
+def tensor_files(directory):
+    return sorted(path for path in directory.rglob("*.safetensors"))
+
+
+def test_a_memory_save_copies_the_state_once(tmp_path, root):
+    """A checkpoint in memory is the capture itself under another name; there are never more than three captures."""
+    value = np.zeros(100_000)
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=value)
+    count = run.counters(global_step=0)
+    for _ in run.loop(0, 8):
+        run._saver.drain(30)
+        (store,) = stores(root)
+        files = [path.stat() for path in store.rglob("*") if path.is_file() and path.stat().st_size > value.nbytes]
+        published = [path.stat() for path in tensor_files(store / "snapshots") if path.stat().st_size > value.nbytes]
+
+        assert len({status.st_ino for status in files}) <= 3
+        assert all(2 == status.st_nlink for status in published)
+        assert 1 == len(published) or count.global_step == 0
+        value += 1
+        count.global_step += 1
+    run.close()
+
+
+def test_what_a_checkpoint_in_memory_consists_of_is_never_written_to(tmp_path, root):
+    """While saves fail and overlap, each byte of the newest checkpoint in memory stays as it was committed."""
+    value = np.zeros(100_000)
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=value)
+    run.restore()
+    memory = run._saver._committer._memory
+
+    def save_to_memory(step):
+        value[:] = step
+        run._saver.save_to_memory(Cut(step, "loop"), "every-steps", {})
+
+    def healthy():
+        newest = memory.checkpoints()[0]
+        assert [] == memory.verify(newest, digests=True)
+        return newest.manifest.global_step
+
+    save_to_memory(1)
+    run._saver.drain(30)
+    assert 1 == healthy()
+    files, memory.files = memory.files, type("Full", (MemoryFiles,), {"free_bytes": lambda *_: 0})()
+    for step in range(2, 6):  # each fills an arena and fails
+        save_to_memory(step)
+        run._saver.drain(30)
+        assert 1 == healthy()
+    memory.files = files
+    for step in range(6, 20):  # these overlap
+        save_to_memory(step)
+    run._saver.drain(30)
+    assert healthy() > 5
+    crash(run)
+
+
+def test_a_removal_that_fails_costs_memory_and_no_byte_of_a_checkpoint(tmp_path, root):
+    """If an older checkpoint in memory cannot be removed, its files are left alone and saves go on in other memory."""
+    value = np.zeros(100_000)
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=value)
+    run.restore()
+    memory = run._saver._committer._memory
+    memory.remove = lambda checkpoint: None
+    for step in range(1, 7):
+        value[:] = step
+        run._saver.save_to_memory(Cut(step, "loop"), "every-steps", {})
+        run._saver.drain(30)
+
+    assert 6 == len(memory.checkpoints())
+    assert all([] == memory.verify(checkpoint, digests=True) for checkpoint in memory.checkpoints())
+    crash(run)
+
+
+def test_a_memory_tier_that_is_wiped_costs_no_save_to_the_disk(tmp_path, root):
+    """If somebody clears shared memory under a run, it warns, trains on, and saves to the disk."""
+    value = np.zeros(100_000)
+    run = opened(tmp_path, save=Every(steps=2), ram=Every(steps=1), keep=None)
+    run.track(value=value)
+    count = run.counters(global_step=0)
+    with pytest.warns(perdure.SaveFailedWarning):
+        for _ in run.loop(0, 8):
+            value += 1
+            count.global_step += 1
+            run._saver.drain(30)
+            if count.global_step == 3:
+                shutil.rmtree(root)
+    run.close()
+
+    assert 4 == len(checkpoints(tmp_path / "t"))
+    with opened(tmp_path) as again:
+        again.track(value=value)
+        again.counters(global_step=0)
+        assert 8 == again.restore().step
+
+
+def test_a_run_that_ends_leaves_no_captures_in_memory(tmp_path, root):
+    """What only memory has stays when a run is closed, and nothing beside it."""
+    value = np.zeros(100_000)
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=value)
+    run.restore()
+    run._saver.save_to_memory(Cut(1, "loop"), "every-steps", {})
+    run.close()
+    (store,) = stores(root)
+
+    assert [] == list((store / "staging").iterdir())
+    assert 1 == len(checkpoints(store))
+
+
+def test_a_successor_removes_the_captures_of_a_dead_learner(tmp_path, root):
+    """The next start gives back the memory of captures that a crash left, and keeps the checkpoint made of one."""
+    trained(tmp_path, 4, ram=Every(steps=1))
+    (store,) = stores(root)
+    assert any(name.name.startswith("arenas-") for name in (store / "staging").iterdir())
+    value = np.zeros(1000)
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=value)
+    run.counters(global_step=0)
+
+    assert 4 == run.restore().step
+    assert [] == list((store / "staging").iterdir())
+    crash(run)
+
+
+def test_the_memory_tier_is_part_of_the_preflight(tmp_path, root):
+    """What memory keeps is counted as a capture of its own, before training, and refused if there is no room for it."""
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=np.zeros(1000))
+    plan = run.preflight()
+    run.close()
+
+    assert 3 * 8000 == plan.needed_bytes
+    with pytest.raises(InvalidInputError, match="as the memory tier keeps one, take 16,000 bytes"):
+        plan_memory(8000, 15_999, None, has_memory_tier=True)
 
 
 def test_what_is_written_in_parts_is_refused(tmp_path, root):

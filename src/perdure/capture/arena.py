@@ -4,18 +4,23 @@ Arenas: memory that a capture is copied into, laid out as the files it will beco
 An image is one safetensors file, header included, in page-aligned memory. It is planned and allocated when a
 component is captured for the first time or has changed its shapes, and reused after that: a save then is one copy, and
 writing it is one sequential write without any serialisation.
+
+With a memory tier that memory is a file of the tier's file system, so that a checkpoint there needs no second copy: a
+link to the file makes it one. While it has such a link the image is never written to.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from perdure.capture.arrays import Destination, allocate_pinned, on_accelerator, signature_of, spec_of
 from perdure.core.tensorfile import plan_layout
-from perdure.errors import InvalidInputError
+from perdure.errors import InvalidInputError, StoreError
 from perdure.files.reading import allocate
+from perdure.files.shared import SharedFile, SharedFolder
 
 _METADATA = {"format": "pt"}
 """What the safetensors libraries of the field expect to find."""
@@ -28,19 +33,24 @@ class Image:
     Args:
         arrays: Examples of what it will hold, by name: later ones have the same types and shapes.
         room_bytes: Memory that may be allocated; None for no limit.
+        folder: Where it becomes a file at once; None for memory of this process alone.
 
     Raises:
         InvalidInputError: An array cannot be stored, or the file is larger than the room.
     """
 
-    def __init__(self, arrays: Mapping[str, Any], room_bytes: int | None) -> None:
+    def __init__(self, arrays: Mapping[str, Any], room_bytes: int | None, folder: SharedFolder | None = None) -> None:
         layout = plan_layout([spec_of(name, array) for name, array in arrays.items()], _METADATA)
         self.size_bytes = -(-layout.total_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         if room_bytes is not None and self.size_bytes > room_bytes:
             raise _no_room(self.size_bytes, room_bytes)
         # The copies of an accelerator run on by themselves only into memory that the kernel cannot move.
         pinned = any(on_accelerator(array) for array in arrays.values())
-        memory = allocate_pinned(self.size_bytes) if pinned else allocate(self.size_bytes)
+        self._file = None if pinned or folder is None else _file_of(folder, layout.total_bytes)
+        if self._file is not None:
+            memory = self._file.memory
+        else:
+            memory = allocate_pinned(self.size_bytes) if pinned else allocate(self.size_bytes)
         memory[: len(layout.prefix)] = layout.prefix
         self._signature = signature_of(arrays)
         self.content = memory[: layout.total_bytes]
@@ -50,9 +60,31 @@ class Image:
         }
         self.destinations = [Destination(places[name], array) for name, array in arrays.items()]
 
+    @property
+    def path(self) -> Path | None:
+        """The file of the memory file system that it is, if it is one."""
+        return self._file.path if self._file else None
+
+    @property
+    def is_relied_on(self) -> bool:
+        """Whether a checkpoint in memory consists of it, so that it must not be written to."""
+        return self._file is not None and not self._file.is_ours_alone
+
     def fits(self, arrays: Mapping[str, Any]) -> bool:
         """Whether the arrays have the names, types, shapes and order that the image was made for."""
         return self._signature == signature_of(arrays)
+
+    def forget(self) -> None:
+        """Give its memory back, once nobody uses it any more."""
+        if self._file is not None:
+            self._file.forget()
+
+
+def _file_of(folder: SharedFolder, size_bytes: int) -> SharedFile | None:
+    try:
+        return folder.make(size_bytes)
+    except StoreError:
+        return None  # a full memory file system costs the saves to it, not those to the disk
 
 
 class Arena:
@@ -61,16 +93,23 @@ class Arena:
 
     Args:
         limit_bytes: Memory that it may hold; None for no limit.
+        folder: Where its images are files of a memory file system; None for memory of this process alone.
     """
 
-    def __init__(self, limit_bytes: int | None = None) -> None:
+    def __init__(self, limit_bytes: int | None = None, folder: SharedFolder | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self._folder = folder
         self._images: dict[str, Image] = {}
 
     @property
     def size_bytes(self) -> int:
         """Memory held."""
         return sum(image.size_bytes for image in self._images.values())
+
+    @property
+    def is_relied_on(self) -> bool:
+        """Whether a checkpoint in memory consists of it."""
+        return any(image.is_relied_on for image in self._images.values())
 
     def image(self, path: str, arrays: Mapping[str, Any]) -> Image:
         """
@@ -80,17 +119,22 @@ class Arena:
             InvalidInputError: An array cannot be stored, or kind ``arena.full``: the arena would outgrow its limit.
         """
         image = self._images.get(path)
-        if image is None or not image.fits(arrays):
+        if image is None or image.is_relied_on or not image.fits(arrays):
             # What does not fit any more goes first: at no time is there memory for both.
-            self._images.pop(path, None)
+            self._forget(path)
             room = None if self.limit_bytes is None else self.limit_bytes - self.size_bytes
-            image = self._images[path] = Image(arrays, room)
+            image = self._images[path] = Image(arrays, room, self._folder)
         return image
 
     def keep_only(self, paths: Iterable[str]) -> None:
         """Free the images of files that the newest capture does not have."""
         for path in self._images.keys() - set(paths):
-            del self._images[path]
+            self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        image = self._images.pop(path, None)
+        if image is not None:
+            image.forget()
 
 
 def _no_room(needed_bytes: int, room_bytes: int) -> InvalidInputError:

@@ -41,10 +41,10 @@ class Capture:
     aborted: Callable[[], None]
 
 
-def content_part(path: str, content: bytes | memoryview) -> ContentPart:
-    """A file whose content is at hand."""
+def content_part(path: str, content: bytes | memoryview, shared: Path | None = None) -> ContentPart:
+    """A file whose content is at hand, and which ``shared`` may be already."""
     view = memoryview(content)
-    return ContentPart(path, view.nbytes, lambda: (view,))
+    return ContentPart(path, view.nbytes, lambda: (view,), shared)
 
 
 def take_capture(components: Mapping[str, Component], arena: Arena, gate: Gate) -> Capture:
@@ -110,7 +110,7 @@ def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copy
         image = arena.image(path, flat.arrays)
         places = zip(flat.arrays.items(), image.destinations, strict=True)
         copying.copy([Move(name, destination, array) for (name, array), destination in places])
-        parts.append(content_part(path, image.content))
+        parts.append(content_part(path, image.content, image.path))
     if not flat.array_type:
         parts.append(content_part(f"{stem}.json", msgspec.json.encode(flat.structure) + b"\n"))
     return tuple(parts), flat.array_type

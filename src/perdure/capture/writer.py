@@ -3,6 +3,9 @@ The background writer: captures go in, commits come out, and training waits for 
 
 Two arenas alternate: one is being written while the next save is copied into the other. When both are taken a save is
 skipped and counted; it never waits for a disk. Every save ends in a handle that says what became of it.
+
+With a memory tier there is one more, which the newest checkpoint in memory consists of; it rests until there is a newer
+one.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 
 from perdure.capture.arena import Arena
 from perdure.errors import DeadlineError, InternalError, InvalidInputError
+from perdure.files.shared import SharedFolder
 
 ARENA_COUNT = 2
 DEFAULT_DEADLINE_SECONDS = 600.0
@@ -171,6 +175,7 @@ class Writer:
         self._clock = clock
         self._arenas: list[Arena] = []
         self._free: queue.SimpleQueue[Arena] = queue.SimpleQueue()
+        self._resting: Arena | None = None
         self.provide(ARENA_COUNT, None)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._idle = threading.Condition()
@@ -180,16 +185,17 @@ class Writer:
         self._current: tuple[SaveHandle, float] | None = None
         self._thread: threading.Thread | None = None
 
-    def provide(self, count: int, limit_bytes: int | None) -> None:
+    def provide(self, count: int, limit_bytes: int | None, folder: SharedFolder | None = None) -> None:
         """
         Have so many arenas, empty ones; before the first save.
 
         Args:
-            count: Captures that can be in memory at once.
+            count: Captures that can be in memory at once, that of the newest checkpoint in memory included.
             limit_bytes: Memory that each may take; None for no limit.
+            folder: Where they are files of the memory tier, if there is one.
         """
         self._free = queue.SimpleQueue()
-        self._arenas = [Arena(limit_bytes) for _ in range(count)]
+        self._arenas = [Arena(limit_bytes, folder) for _ in range(count)]
         for arena in self._arenas:
             self._free.put(arena)
 
@@ -277,13 +283,21 @@ class Writer:
             finally:
                 self._current = None
                 if job.arena is not None:
-                    self._free.put(job.arena)
+                    self._take_back(job.arena)
                 with self._idle:
                     self._failed += job.handle.error is not None
                     self._in_flight -= 1
                     if self._in_flight < 0:
                         raise InternalError("more saves ended than began", kind="writer.count")
                     self._idle.notify_all()
+
+    def _take_back(self, arena: Arena) -> None:
+        """Free an arena, or the one before it if the newest checkpoint in memory consists of this one now."""
+        free: Arena | None = arena
+        if arena.is_relied_on:
+            free, self._resting = self._resting, arena
+        if free is not None:
+            self._free.put(free)
 
 
 def _step_back() -> None:

@@ -30,6 +30,8 @@ class ContentPart:
     chunks: Callable[[], Iterable[memoryview]]
     """Called once, in the writer's thread. Each chunk is borrowed until the next one is asked for. Chunks that begin
     at a multiple of 4096 in memory, and are multiples of it but for the last, are written without a copy."""
+    shared: Path | None = None
+    """A file of the memory file system that holds the same bytes, for as long as the chunks are valid."""
 
 
 @dataclass(frozen=True, slots=True)

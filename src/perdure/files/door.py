@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import stat
 from collections.abc import Iterator
@@ -62,10 +63,25 @@ def explained(action: str, path: Path | str) -> Iterator[None]:
 class Files:
     """The local file system. Descriptors are plain integers, owned by the caller."""
 
+    waits_for_disk = True
+    """Whether a sync takes a while, so that several are better asked for at once."""
+
     def open_new(self, path: Path, *, direct: bool = False) -> int:
         """Create a file that must not exist, for writing; ``direct`` asks to go past the page cache."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(path, flags | (os.O_DIRECT if direct else 0), FILE_MODE)
+
+    def map_new(self, path: Path, size_bytes: int) -> mmap.mmap:
+        """Create a file that must not exist and map it for reading and writing; all of its space is taken at once."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            return mmap.mmap(descriptor, size_bytes)
+        except BaseException:
+            path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
 
     def stop_direct(self, descriptor: int) -> None:
         """Let the rest of a direct file go through the page cache, which takes reads and writes of any length."""

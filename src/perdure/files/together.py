@@ -81,7 +81,7 @@ class Together(Files):
         syncs += [partial(self._sync_folder, folder) for folder in self._folders]
         self._folders = []
         try:
-            _all_of(syncs)
+            _all_of(syncs, threads=_THREADS if self._files.waits_for_disk else 1)
         except BaseException:
             self._abandon()
             raise
@@ -116,13 +116,13 @@ class Together(Files):
         self._abandon()
 
 
-def _all_of(actions: list[Callable[[], None]]) -> None:
+def _all_of(actions: list[Callable[[], None]], *, threads: int) -> None:
     """Do everything side by side; all have ended when this returns, or raises the error of the first that failed."""
-    if len(actions) <= 1:
+    if min(len(actions), threads) <= 1:
         for action in actions:
             action()
         return
-    with ThreadPoolExecutor(min(_THREADS, len(actions)), "perdure-sync") as threads:
-        done = [threads.submit(action) for action in actions]
+    with ThreadPoolExecutor(min(threads, len(actions)), "perdure-sync") as pool:
+        done = [pool.submit(action) for action in actions]
     for each in done:
         each.result()

@@ -24,32 +24,44 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the memory tier is meant to lie ther
 _OWNER_FILE = "owner.json"
 
 
-def find_memory_store(disk: Store, files: Files, new_id: Callable[[], str]) -> Store | None:
+class MemoryFiles(Files):
+    """A memory file system: it has nothing to sync."""
+
+    waits_for_disk = False
+
+    def sync(self, descriptor: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Do nothing."""
+
+
+def find_memory_store(disk: Store, new_id: Callable[[], str]) -> Store | None:
     """
     The memory store that an earlier process left for this run directory, or None.
 
     Raises:
         StoreError: Kind ``store.forbidden``: something of another user's is in its place.
     """
-    store = Store(_place(disk), files, new_id, disk.keys)
+    store = Store(_place(disk), MemoryFiles(), new_id, disk.keys)
     if not store.exists():
         return None
     _check_owner(store.directory.parent)
     return store if store.read_json(_OWNER_FILE) == _owner(disk) else None
 
 
-def make_memory_store(disk: Store, files: Files, new_id: Callable[[], str], created_at: str) -> Store:
+def make_memory_store(disk: Store, new_id: Callable[[], str], created_at: str) -> Store:
     """
     The memory store of this run directory, made if there is none.
 
     Raises:
         StoreError: It cannot be made, or something of another user's is in its place.
     """
-    found = find_memory_store(disk, files, new_id)
+    found = find_memory_store(disk, new_id)
     if found is not None:
         return found
-    store = Store(_place(disk), files, new_id, disk.keys)
-    remove_tree(files, store.directory)
+    store = Store(_place(disk), MemoryFiles(), new_id, disk.keys)
+    remove_tree(store.files, store.directory)
     store.create(disk.directory.name, created_at)
     _check_owner(store.directory.parent)
     store.replace_json(_OWNER_FILE, _owner(disk))
