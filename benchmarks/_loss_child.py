@@ -109,7 +109,7 @@ class Perdure:
         self._run.boundary()
 
     def settle(self) -> None:
-        self._run._saver.drain(60)  # noqa: SLF001 - a user waits by closing, and there is more to come
+        self._run._saver.drain(60)
 
     @property
     def saves(self) -> int:

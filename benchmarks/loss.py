@@ -104,7 +104,7 @@ class Life:
 
 def lose(plan: Plan, size: str, kills: int, longest_seconds: float) -> list[float]:
     """Steps lost by each of so many kills, at moments that are random within what a mode saves in."""
-    moments = random.Random(SEED)  # noqa: S311 - the same moments for all
+    moments = random.Random(SEED)
     lost = []
     with scratch() as where:
         life = Life(plan, size, where)

@@ -7,15 +7,12 @@ the disk; then what the keep policy no longer keeps is removed, and the log is t
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from perdure.capture.snapshot import Capture, content_part
 from perdure.capture.writer import SaveHandle
@@ -32,6 +29,7 @@ from perdure.store.layout import META_FILE, STAGING
 from perdure.store.store import Checkpoint, Store
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import discard
+from perdure.tiers.tiered import Tiered
 from perdure.writership import Writership
 
 
@@ -182,14 +180,10 @@ class Committer:
 
     def finish_write(self, handle: SaveHandle, checkpoint: Checkpoint) -> None:
         """Write a checkpoint to the disk that only memory has: its learner died before that was done."""
-        assert self._memory is not None
         manifest = checkpoint.manifest
-        parts = [
-            ContentPart(entry.path, entry.bytes, functools.partial(_chunks, self._memory, checkpoint, entry.path))
-            for entry in manifest.files
-        ]
+        tiers = Tiered(self._store, self._memory, self._surroundings.new_id)
         try:
-            self._store.commit(msgspec.structs.replace(manifest, files=()), parts, self._writership.guard)
+            tiers.write_to_disk(checkpoint, self._writership.guard)
         except BaseException as error:
             self._note_failure(handle, error)
             raise
@@ -309,7 +303,3 @@ def _in_memory(part: Part) -> Part:
         return part
     (content,) = part.chunks()
     return LinkPart(part.path, part.shared, FileEntry(part.path, part.size_bytes, digest_of(content)))
-
-
-def _chunks(store: Store, checkpoint: Checkpoint, path: str) -> tuple[memoryview]:
-    return (store.read(checkpoint, path),)

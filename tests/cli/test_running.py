@@ -93,6 +93,35 @@ def test_the_roles_of_a_file_are_run(root):
     assert Path("elsewhere/other/events.jsonl").exists()
 
 
+DYING = """
+import os, perdure
+from perdure import Every
+with perdure.open(save=None, ram=Every(steps=1), budget=None, quiet=True) as run:
+    count = run.counters(global_step=0)
+    for i in run.loop(0, 9):
+        run._saver.drain(30)  # or saves are skipped, so fast are these steps
+        if i == 4:
+            os._exit(2)  # a code that is not tried again
+        count.global_step += 1
+"""
+
+
+@pytest.mark.process
+def test_what_a_dead_learner_left_in_memory_is_on_the_disk_when_its_supervisor_ends(cli, root, monkeypatch):
+    """A learner that is not started again has its write finished, under a generation of its own, and memory is free."""
+    memory = root.parent / "memory"
+    memory.mkdir()
+    monkeypatch.setenv("PERDURE_MEMORY", str(memory))
+    code, _, err = ended("run", "--run", "t", "--", sys.executable, "-c", DYING)
+
+    assert 2 == code
+    assert "perdure: step 4, which only memory had, is on the disk" in err
+    assert 4 == cli("show", "t", "--json").document["checkpoint"]["global_step"]
+    finished = [each for each in cli("events", "t", "-n0", "--json").document["events"] if "write-" in each["event"]]
+    assert [(4, "supervisor", 2)] == [(each["step"], each["by"], each["generation"]) for each in finished]
+    assert not [path for user in memory.iterdir() for path in user.iterdir()]
+
+
 def test_a_file_that_is_not_there_is_not_found(cli):
     """Without a command there has to be one."""
     ended = cli("run")

@@ -15,8 +15,9 @@ import perdure
 from perdure import Every
 from perdure.core.manifest import Cut
 from perdure.core.memory import plan_memory
-from perdure.errors import InvalidInputError, StoreError
+from perdure.errors import FencedError, InvalidInputError, LeaseHeldError, StoreError
 from perdure.files.door import Files
+from perdure.inspection.finishing import finish_write
 from perdure.store.store import Store
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import MemoryFiles, find_memory_store, make_memory_store
@@ -198,6 +199,43 @@ def test_a_full_memory_tier_costs_no_save_to_the_disk(tmp_path, root):
 
     assert 1 == len(told)
     assert 3 == len(checkpoints(tmp_path / "t"))
+
+
+def test_nobody_finishes_the_write_of_a_learner_that_lives(tmp_path, root):
+    """While a learner holds the run its memory is its own business, and nothing of it is touched from outside."""
+    value = np.zeros(1000)
+    run = opened(tmp_path, ram=Every(steps=1))
+    run.track(value=value)
+    run.restore()
+    run._saver.save_to_memory(Cut(1, "loop"), "every-steps", {})
+    run._saver.drain(30)
+    with pytest.raises(LeaseHeldError):
+        finish_write(run._store, lambda: "", by="test")
+
+    assert 1 == len(checkpoints(stores(root)[0]))
+    assert not checkpoints(tmp_path / "t")
+    crash(run)
+
+
+def test_a_learner_that_was_only_thought_dead_commits_no_more(tmp_path, root):
+    """Once somebody else has finished its write, a learner that comes back is fenced in memory as on the disk."""
+    value = np.zeros(1000)
+    run = opened(tmp_path, ram=Every(steps=1), save=None)
+    run.track(value=value)
+    run.restore()
+    run._saver.save_to_memory(Cut(1, "loop"), "every-steps", {})
+    run._saver.drain(30)
+    run._writership._lease._lock.close()  # what the kernel does when its process is gone
+    finished = finish_write(run._store, lambda: "", by="test")
+    value += 1
+    run._saver.save_to_memory(Cut(2, "loop"), "every-steps", {})
+    with pytest.raises(FencedError):
+        run._surface()
+
+    assert 1 == finished.manifest.global_step
+    assert ["step-000000000001"] == [path.name[:17] for path in checkpoints(tmp_path / "t")]
+    assert finish_write(run._store, lambda: "", by="test") is None
+    run._stop.restore()
 
 
 def tensor_files(directory):

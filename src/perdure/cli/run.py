@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import uuid
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,11 +18,14 @@ from perdure.cli.output import JSON_SCHEMA, Output
 from perdure.cli.parser import STORE_VARIABLE
 from perdure.cli.text import duration_text
 from perdure.cli.verb import Context, Verb, argument
-from perdure.errors import StoreError
+from perdure.errors import PerdureError, StoreError
 from perdure.files.door import Files
 from perdure.inspection.documents import plain, rfc3339
+from perdure.inspection.finishing import finish_write
+from perdure.store.keyfile import environment_keys
 from perdure.store.layout import EVENTS_FILE
 from perdure.store.log import Log
+from perdure.store.store import Checkpoint, Store
 from perdure.supervise.config import CONFIG_FILE, ProjectConfig, config_for_command, read_config
 from perdure.supervise.supervisor import Supervisor
 
@@ -34,8 +38,22 @@ def _execute(arguments: Namespace, context: Context) -> int:
     reporter = _Reporter(config, context.output)
     supervisor = Supervisor(config, config.directory, on_event=reporter.event, on_output=reporter.member_line)
     code = supervisor.run()
+    _finish_write(config, reporter, context)
     reporter.end(code)
     return code
+
+
+def _finish_write(config: ProjectConfig, reporter: _Reporter, context: Context) -> None:
+    """Nobody is started again who would do it: what a dead learner left in memory is written to the disk here."""
+    files = Files()
+    store = Store(config.directory, files, lambda: uuid.uuid4().hex, environment_keys(files, context.environ))
+    try:
+        finished = finish_write(store, lambda: rfc3339(time.time()), by="supervisor")
+    except PerdureError as error:
+        context.output.note(f"what memory holds of run {config.run} was not written to the disk: {error.message}")
+        return
+    if finished is not None:
+        reporter.write_finished(finished)
 
 
 def _configure(arguments: Namespace, context: Context) -> ProjectConfig:
@@ -79,6 +97,15 @@ class _Reporter:
             sys.stderr.write(text.rstrip("\n") + "\n")
         else:
             self._print(text.rstrip("\n"))
+
+    def write_finished(self, checkpoint: Checkpoint) -> None:
+        """Say that a checkpoint has come from memory to the disk; the history has it already."""
+        manifest = checkpoint.manifest
+        if self._output.manner.json:
+            fields = {"event": "write-finished", "checkpoint": manifest.id, "step": manifest.global_step}
+            self._print(json.dumps({"schema": JSON_SCHEMA, "type": "item", **fields}))
+        else:
+            self._output.note(f"step {manifest.global_step:,}, which only memory had, is on the disk")
 
     def end(self, code: int) -> None:
         """Say how it ended."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from perdure.store.store import Checkpoint, Damage, Store
+import msgspec
+
+from perdure.core.component import ContentPart
+from perdure.store.store import Checkpoint, Damage, Guard, Store
 
 
 class Tiered(Store):
@@ -45,7 +49,32 @@ class Tiered(Store):
         """Whether the disk has a checkpoint, be it this copy or another."""
         return any(other.manifest.id == checkpoint.manifest.id for other in self._disk.checkpoints())
 
+    def newest_only_in_memory(self) -> Checkpoint | None:
+        """The newest checkpoint, if the disk does not have it."""
+        newest = next(iter(self.checkpoints()), None)
+        return None if newest is None or self.is_durable(newest) else newest
+
+    def write_to_disk(self, checkpoint: Checkpoint, guard: Guard) -> None:
+        """
+        Make a checkpoint of the memory tier one of the disk as well: its learner died before that was done.
+
+        Raises:
+            CorruptionError: It is damaged; nothing is visible on the disk.
+            FencedError: This process may not commit.
+            StoreError: It could not be written, as in `Store.commit`.
+        """
+        assert self._memory is not None
+        parts = [
+            ContentPart(entry.path, entry.bytes, partial(_chunks, self._memory, checkpoint, entry.path))
+            for entry in checkpoint.manifest.files
+        ]
+        self._disk.commit(msgspec.structs.replace(checkpoint.manifest, files=()), parts, guard)
+
     def _tier_of(self, directory: Path) -> Store:
         if self._memory is not None and directory.parent == self._memory.snapshots:
             return self._memory
         return self._disk
+
+
+def _chunks(store: Store, checkpoint: Checkpoint, path: str) -> tuple[memoryview]:
+    return (store.read(checkpoint, path),)
