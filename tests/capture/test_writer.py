@@ -1,5 +1,6 @@
 """The background writer: it may hang, fail and lag, and training neither waits for it nor goes on in silence."""
 
+import gc
 import json
 import threading
 import time
@@ -202,3 +203,32 @@ def test_a_wait_ends_at_its_deadline():
         handle.wait("captured", timeout_seconds=0.01)
 
     assert time.monotonic() - began < 10
+
+
+def test_no_full_garbage_collection_begins_behind_trainings_back(tmp_path, monkeypatch):
+    """Over hundreds of saves of a large program, threads of perdure's start no collection of its oldest objects."""
+    monkeypatch.setenv("PERDURE_MEMORY", str(tmp_path / "memory"))
+    (tmp_path / "memory").mkdir()
+    program = [{"item": [number]} for number in range(200_000)]  # what a full collection would have to look at
+    run = perdure.open(tmp_path, run="t", quiet=True, save=Every(steps=3), ram=Every(steps=1), budget=None)
+    run.track({f"part-{number}": np.zeros(8) for number in range(60)})
+    run.restore()
+    run._store.files.sync = lambda _: None  # what a disk does is not what is looked at
+    gc.collect()
+    begun = []
+
+    def note(phase, info):
+        if phase == "start":
+            begun.append((threading.current_thread().name, info["generation"]))
+
+    gc.callbacks.append(note)
+    try:
+        for _ in run.loop(0, 300):
+            run._saver.drain(30)
+    finally:
+        gc.callbacks.remove(note)
+    run.close()
+
+    assert 200_000 == len(program)
+    assert [] == [(name, generation) for name, generation in begun if name.startswith("perdure") and generation == 2]
+    assert gc.isenabled()
