@@ -2,9 +2,11 @@
 
 import ctypes
 import json
+import random
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +16,7 @@ from perdure.capture import copying
 from perdure.capture.gate import Gate
 from perdure.capture.witness import PROVABLE_BYTES, Witness, is_provable
 from perdure.errors import DeadlineError, InvalidInputError
+from perdure.store.store import Store
 
 WIDTH = 512
 
@@ -269,3 +272,86 @@ def test_the_interpreter_is_free_while_memory_is_copied():
     """The call that copies gives up the interpreter's lock."""
     assert not ctypes.memmove.__class__.__name__.startswith("PyDLL")
     assert ctypes.memmove._flags_ & 4 == 0  # FUNCFLAG_PYTHONAPI would keep the lock
+
+
+def mutate_storage(tensor):
+    tensor.untyped_storage().resize_(0)
+
+
+def mutate_place(tensor):
+    tensor.data = torch.zeros_like(tensor)
+
+
+def mutate_through_numpy(tensor):
+    tensor.detach().numpy()[...] = 7
+
+
+def mutate_through_memory(tensor):
+    ctypes.memset(tensor.data_ptr(), 1, tensor.nbytes)
+
+
+@pytest.mark.parametrize("mutate", [mutate_storage, mutate_place, mutate_through_numpy, mutate_through_memory])
+def test_everything_may_change_once_a_save_has_returned(tmp_path, monkeypatch, mutate):
+    """With copies made before, whatever is done to whatever is tracked while a save is written is not in it."""
+    held = threading.Event()
+    real = Store.commit
+    monkeypatch.setattr(Store, "commit", lambda *words: held.wait(30) and real(*words))
+    net, target, optimizer = make()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    array, generator = np.arange(10_000.0), np.random.default_rng(3)
+    view = torch.from_numpy(array)
+    run = perdure.open(tmp_path, run="t", save=None, budget=None, quiet=True)
+    parts = {"net": net, "target": target, "optimizer": optimizer, "scheduler": scheduler}
+    run.track(**parts, array=array, generator=generator)
+    loose = run.locals(nested={"list": [1, {"array": np.ones(3)}], "tensor": torch.ones(3)})
+    count = run.counters(global_step=5, note=["a"])
+    run.restore()
+    expected = frozen(net, target, optimizer)
+    draws = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    next_draw = generator.bit_generator.state["state"]["state"]
+    handle = run.save()
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    with torch.no_grad():
+        for tensor in (*net.state_dict().values(), *target.state_dict().values(), *moments):
+            mutate(tensor)
+    optimizer.param_groups[0]["lr"] = 99.0
+    scheduler.last_epoch = 77
+    view.mul_(0)  # the array, by another name
+    loose.nested["list"][1]["array"][:] = 9
+    loose.nested["list"].append("late")
+    loose.nested["tensor"].zero_()
+    count.global_step, count.note = 6, [*count.note, "b"]
+    generator.random()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    held.set()
+    handle.wait()
+    run.close()
+
+    net, target, optimizer = make(seed=9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    array, generator = np.zeros(10_000), np.random.default_rng(4)
+    with perdure.open(tmp_path, run="t", quiet=True) as run:
+        run.track(net=net, target=target, optimizer=optimizer, scheduler=scheduler, array=array, generator=generator)
+        loose = run.locals(nested={})
+        count = run.counters(global_step=0, note=[])
+        run.restore()
+
+        assert same(expected, frozen(net, target, optimizer))
+        assert (optimizer.param_groups[0]["lr"], scheduler.last_epoch) == (1e-3, 0)
+        assert np.array_equal(np.arange(10_000.0), array)
+        assert next_draw == generator.bit_generator.state["state"]["state"]
+        assert "[1, {'array': array([1., 1., 1.])}]" == str(loose.nested["list"])
+        assert torch.equal(torch.ones(3), loose.nested["tensor"])
+        assert (5, ["a"]) == (count.global_step, count.note)
+        assert random.getstate() == draws[0]
+        assert np.array_equal(np.random.get_state()[1], draws[1])
+        assert torch.equal(torch.get_rng_state(), draws[2])
+
+
+def test_a_storage_that_is_resized_after_the_copy_makes_it_torn():
+    """Memory that was taken away from a tensor is noticed by its place, without a look at where it was."""
+    tensor = torch.zeros(WIDTH, WIDTH)
+    witness = Witness("x", tensor)
+    tensor.untyped_storage().resize_(0)
+
+    assert "the memory of 'x' was replaced" == witness.contradiction()

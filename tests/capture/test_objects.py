@@ -127,6 +127,19 @@ def test_what_has_no_plain_bytes_is_refused_among_others(tmp_path, make, word):
     assert 2 == run.statistics().saved
 
 
+def test_a_module_on_two_devices_is_refused_by_the_tensor_that_has_no_values(tmp_path):
+    """Of a module that lies in part on the host the other device's tensor is named, and after a move all is saved."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with perdure.open(tmp_path, run="t", quiet=True, save=None) as run:
+        run.track(net=net)
+        with pytest.raises(InvalidInputError, match=r"'1\.weight'.*meta"):
+            run.save()
+        net[1].to_empty(device="cpu")
+        run.save().wait()
+
+    assert 1 == run.statistics().saved
+
+
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
 def test_a_lazy_module_is_refused_until_it_has_shapes(tmp_path):
     """A lazy module that has not been called is refused by the parameter's name, and saved once it has been."""
