@@ -8,8 +8,8 @@ the disk; then what the keep policy no longer keeps is removed, and the log is t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,10 @@ class Committer:
         taken.capture.committed(checkpoint.directory, {entry.path: entry for entry in manifest.files})
         self._parent = manifest.id
         self.saved_metrics = widen(self.saved_metrics, manifest.metrics)
-        self._learn(taken, manifest, self._surroundings.monotonic() - began, pace)
+        seconds = self._surroundings.monotonic() - began
+        with self._interval_told(manifest, pace):
+            self._learn(taken, seconds, pace)
+            self._note_saved(taken.handle, manifest, seconds, pace)
         self.tell()
         # Whoever waits for the save need not wait for what goes because of it.
         taken.handle.committed.reach()
@@ -166,17 +169,15 @@ class Committer:
         began = self._surroundings.monotonic()
         self._links.pop(taken.handle.checkpoint)
         try:
-            self._put_in_memory(self._draft(taken), _parts(taken))
+            manifest = self._put_in_memory(self._draft(taken), _parts(taken))
         except BaseException as error:
             taken.capture.aborted()
             self._note_failure(taken.handle, error, tier="ram")
             raise
-        pace.learn(
-            taken.handle.reason,
-            blocked_seconds=taken.handle.blocked_seconds,
-            write_seconds=self._surroundings.monotonic() - began,
-            interval_seconds=taken.interval_seconds,
-        )
+        seconds = self._surroundings.monotonic() - began
+        with self._interval_told(manifest, pace, tier="ram"):
+            self._learn(taken, seconds, pace)
+        self.tell()
 
     def finish_write(self, handle: SaveHandle, checkpoint: Checkpoint) -> None:
         """Write a checkpoint to the disk that only memory has: its learner died before that was done."""
@@ -234,27 +235,27 @@ class Committer:
             # A full memory tier costs the saves to it, not those to the disk.
             self.note_event("save-failed", step=draft.global_step, checkpoint=draft.id, kind=error.kind, tier="ram")
 
-    def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
+    def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> Manifest:
         assert self._memory is not None
-        self._memory.commit(draft, [_in_memory(part) for part in parts], self._writership.guard)
+        checkpoint = self._memory.commit(draft, [_in_memory(part) for part in parts], self._writership.guard)
         for older in self._memory.checkpoints()[1:]:
             self._memory.remove(older)
+        return checkpoint.manifest
 
     def _note_failure(self, handle: SaveHandle, error: BaseException, **fields: Any) -> None:
         kind = error.kind if isinstance(error, PerdureError) else "internal"
         self.note_event("save-failed", step=handle.step, checkpoint=handle.checkpoint, kind=kind, **fields)
         self.tell()
 
-    def _learn(self, taken: Taken, manifest: Manifest, seconds: float, pace: Pace) -> None:
-        before = (pace.stretch, pace.interval_seconds)
-        handle = taken.handle
+    def _learn(self, taken: Taken, seconds: float, pace: Pace) -> None:
         pace.learn(
-            manifest.reason,
-            blocked_seconds=handle.blocked_seconds,
+            taken.handle.reason,
+            blocked_seconds=taken.handle.blocked_seconds,
             write_seconds=seconds,
             interval_seconds=taken.interval_seconds,
         )
-        chosen = {"stretch": pace.stretch, "interval_seconds": pace.interval_seconds}
+
+    def _note_saved(self, handle: SaveHandle, manifest: Manifest, seconds: float, pace: Pace) -> None:
         self.note_event(
             "saved",
             checkpoint=manifest.id,
@@ -263,15 +264,22 @@ class Committer:
             bytes=manifest.total_bytes,
             blocked_seconds=round(handle.blocked_seconds, 6),
             write_seconds=round(seconds, 6),
-            **chosen,
+            **pace.chosen,
         )
-        if before != (pace.stretch, pace.interval_seconds):
+
+    @contextmanager
+    def _interval_told(self, manifest: Manifest, pace: Pace, **fields: Any) -> Iterator[None]:
+        """Note it if the block changes the interval."""
+        before = pace.chosen
+        yield
+        if pace.chosen != before:
             self.note_event(
                 "interval-changed",
                 step=manifest.global_step,
                 cost_seconds=round(pace.cost.seconds, 6),
                 bytes_per_second=round(manifest.total_bytes / max(pace.cost.write_seconds, 1e-9)),
-                **chosen,
+                **pace.chosen,
+                **fields,
             )
 
     def _clean_up(self) -> None:

@@ -35,6 +35,11 @@ class Pace:
         """The interval that an adaptive policy has chosen; None without one."""
         return self._policy.interval_seconds(self.cost) if self._policy else None
 
+    @property
+    def chosen(self) -> dict[str, float | None]:
+        """Both, as the log has them."""
+        return {"stretch": self.stretch, "interval_seconds": self.interval_seconds}
+
     def restart(self, step: int, seconds: float) -> None:
         """Count from here."""
         self._step = step

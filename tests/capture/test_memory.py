@@ -162,3 +162,19 @@ def test_decisions_about_the_interval_are_events(tmp_path):
     assert changed[0]["interval_seconds"] > 0
     assert changed[0]["cost_seconds"] > 0
     assert changed[0]["bytes_per_second"] > 0
+
+
+def test_decisions_about_the_memory_tiers_interval_are_events_too(tmp_path, monkeypatch):
+    """An interval of the memory tier that saving has lengthened is in the log, and says of which tier it is."""
+    monkeypatch.setenv("PERDURE_MEMORY", str(tmp_path / "memory"))
+    (tmp_path / "memory").mkdir()
+    ram = perdure.Every(seconds=1e-9)
+    with perdure.open(tmp_path, run="t", quiet=True, save=None, ram=ram, budget=1e-6) as run:
+        run.track(value=np.zeros(1000))
+        run.restore()
+        run.boundary()
+        run._saver.drain(30)
+    lines = (tmp_path / "t" / "events.jsonl").read_text().splitlines()
+    changed = [event for event in map(json.loads, lines) if event["event"] == "interval-changed"]
+
+    assert [("ram", True)] == [(event["tier"], event["stretch"] > 1) for event in changed]
