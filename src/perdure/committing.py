@@ -8,7 +8,7 @@ the disk; then what the keep policy no longer keeps is removed, and the log is t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from perdure.capture.snapshot import Capture, content_part
 from perdure.capture.writer import SaveHandle
-from perdure.core.component import ContentPart, LinkPart, Part
+from perdure.core.component import ContentPart, ElsewherePart, LinkPart, Part
 from perdure.core.manifest import Cut, FileEntry, Manifest, Origin, lowest_grade
 from perdure.core.retention import KeepPolicy, plan_retention
 from perdure.core.saving import widen
@@ -26,7 +26,7 @@ from perdure.files.shared import SharedFolder
 from perdure.files.writing import digest_of
 from perdure.pacing import Pace
 from perdure.store.layout import META_FILE, STAGING
-from perdure.store.store import Checkpoint, Store
+from perdure.store.store import Checkpoint, Store, room_for
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import discard
 from perdure.tiers.tiered import Tiered
@@ -142,7 +142,7 @@ class Committer:
         try:
             parts = _parts(taken)
             draft = self._draft(taken)
-            if self._memory is not None:
+            if self._memory is not None and not taken.capture.is_lent:
                 # First: should the learner die while the disk is being written, the next start ends what it began.
                 self._try_memory(draft, parts)
             checkpoint = self._store.commit(draft, parts, self._writership.guard)
@@ -174,6 +174,7 @@ class Committer:
             taken.capture.aborted()
             self._note_failure(taken.handle, error, tier="ram")
             raise
+        taken.capture.aborted()  # as far as the disk goes: what later saves there link to is what it was
         seconds = self._surroundings.monotonic() - began
         with self._interval_told(manifest, pace, tier="ram"):
             self._learn(taken, seconds, pace)
@@ -228,6 +229,13 @@ class Committer:
             components=taken.capture.entries,
         )
 
+    def _forget_older_memory(self, newest: Checkpoint) -> None:
+        """Give memory back that holds less than the disk's newest checkpoint does."""
+        if self._memory is not None:
+            for checkpoint in self._memory.checkpoints():
+                if checkpoint.manifest.order < newest.manifest.order:
+                    self._memory.remove(checkpoint)
+
     def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
         try:
             self._put_in_memory(draft, parts)
@@ -237,10 +245,24 @@ class Committer:
 
     def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> Manifest:
         assert self._memory is not None
-        checkpoint = self._memory.commit(draft, [_in_memory(part) for part in parts], self._writership.guard)
+        placed = [_in_memory(part) for part in parts]
+        self._check_memory(placed)
+        checkpoint = self._memory.commit(draft, placed, self._writership.guard)
         for older in self._memory.checkpoints()[1:]:
             self._memory.remove(older)
         return checkpoint.manifest
+
+    def _check_memory(self, parts: Iterable[Part]) -> None:
+        """Refuse what the host has no memory for: a memory file system may be allowed to grow beyond that."""
+        needed, available = room_for(parts), self._surroundings.available_memory_bytes()
+        if available is not None and needed > available:
+            raise StoreError(
+                f"cannot save to memory: {needed:,} bytes are needed and {available:,} are free",
+                kind="store.full",
+                hint="save to the disk more often: what a replay buffer took in since then is what memory has to hold",
+                path="",
+                errno_name="ENOSPC",
+            )
 
     def _note_failure(self, handle: SaveHandle, error: BaseException, **fields: Any) -> None:
         kind = error.kind if isinstance(error, PerdureError) else "internal"
@@ -283,9 +305,11 @@ class Committer:
             )
 
     def _clean_up(self) -> None:
-        """Remove what the policy no longer keeps; a failure costs space and is told, it undoes no save."""
+        """Remove what is no longer kept or wanted; a failure costs space and is told, it undoes no save."""
         try:
-            found = {checkpoint.manifest.id: checkpoint for checkpoint in self._store.checkpoints()}
+            on_disk = self._store.checkpoints()
+            self._forget_older_memory(on_disk[0])
+            found = {checkpoint.manifest.id: checkpoint for checkpoint in on_disk}
             pins = {key: name for name, key in self._store.pins().items()}
             linked = set().union(*self._links.values())
             needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in linked]
@@ -306,7 +330,9 @@ def _parts(taken: Taken) -> tuple[Part, ...]:
 
 
 def _in_memory(part: Part) -> Part:
-    """A file of the memory tier: where the capture lies in one already, that one under another name."""
+    """A file as the memory tier has it: the capture under another name, or, if the disk has it, not at all."""
+    if isinstance(part, LinkPart):
+        return ElsewherePart(part.path, part.entry)
     if not isinstance(part, ContentPart) or part.shared is None:
         return part
     (content,) = part.chunks()

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from perdure.core.history import Rollback, is_superseded
 from perdure.core.manifest import Grade
 from perdure.core.selectors import select
-from perdure.errors import NothingRestorableError
+from perdure.errors import CorruptionError, NothingRestorableError
 from perdure.recovery.report import RestoreReport, SkippedCheckpoint
 from perdure.recovery.restore import Recovery, Restored
-from perdure.store.store import Checkpoint, Store
+from perdure.store.store import Checkpoint
 from perdure.surroundings import Surroundings
+from perdure.tiers.tiered import Tiered
 from perdure.tracked import Tracked
 from perdure.writership import Writership
 
@@ -26,7 +27,7 @@ class Resumption:
     One start of a run.
 
     Args:
-        store: The run directory.
+        store: The run directory and its memory tier.
         tracked: What is to be restored, in place.
         writership: Becomes this process's claim on the run.
         word: ``auto``, ``must``, ``never`` or a selector.
@@ -37,7 +38,7 @@ class Resumption:
 
     def __init__(
         self,
-        store: Store,
+        store: Tiered,
         tracked: Tracked,
         writership: Writership,
         *,
@@ -72,6 +73,7 @@ class Resumption:
         began = self._surroundings.monotonic()
         generation = self._writership.acquire()
         self._store.remove_leftovers()
+        self._settle_memory()
         restored = self._recover()
         event = "restored" if restored else "started"
         if restored is not None:
@@ -81,6 +83,19 @@ class Resumption:
         for line in report.lines():
             self._say(line)
         return report, restored.checkpoint if restored else None
+
+    def _settle_memory(self) -> None:
+        checkpoint = self._store.newest_only_in_memory()
+        try:
+            settled = self._store.settle(self._writership.guard)
+        except CorruptionError as error:
+            assert checkpoint is not None
+            self._recovery.put_aside(checkpoint.directory, error.message)
+            return
+        if settled is not None:
+            manifest = settled.manifest
+            event = {"event": "write-finished", "checkpoint": manifest.id, "step": manifest.global_step}
+            self._store.events.append({"at": self._surroundings.now(), **event})
 
     def _recover(self) -> Restored | None:
         found, damaged = self._store.scan()

@@ -15,11 +15,11 @@ from perdure.capture.preflight import expected_bytes
 from perdure.capture.snapshot import take_capture
 from perdure.capture.writer import SaveHandle, Writer
 from perdure.committing import Committer, Taken
-from perdure.core.component import Component, writes_parts
+from perdure.core.component import Component
 from perdure.core.manifest import Cut, short_id
 from perdure.core.memory import MemoryPlan, plan_memory
 from perdure.core.saving import Save
-from perdure.errors import InvalidInputError, PerdureError
+from perdure.errors import PerdureError
 from perdure.pacing import Pace
 from perdure.store.store import Checkpoint
 from perdure.surroundings import Surroundings
@@ -105,26 +105,14 @@ class Saver:
         Start counting from a restore, or from nothing, and lay out memory for as many captures as there is room for.
 
         Raises:
-            InvalidInputError: Kind ``memory.too-small``, or ``ram.unsupported``.
+            InvalidInputError: Kind ``memory.too-small``.
         """
-        if self._memory_pace is not None:
-            self._check_memory_tier()
         plan = self.plan_memory()
         folder = self._committer.arena_folder() if self._memory_pace is not None else None
         self._writer.provide(plan.captures, plan.arena_limit_bytes, folder)
         self._restart(step, self._surroundings.monotonic())
         self._committer.begin(restored)
         return plan
-
-    def _check_memory_tier(self) -> None:
-        large = next((name for name, component in self._components.items() if writes_parts(component)), None)
-        if large is not None:
-            raise InvalidInputError(
-                f"cannot save to memory with {large!r} tracked: what is written in parts goes to the disk only",
-                kind="ram.unsupported",
-                hint="open the run without ram=, and save to the disk more often",
-                field="ram",
-            )
 
     def _restart(self, step: int, seconds: float) -> None:
         self._pace.restart(step, seconds)

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 import perdure
-from perdure import Every
-from perdure.core.manifest import Cut
+from perdure import Every, Last
+from perdure.core.manifest import Cut, Grade
 from perdure.core.memory import plan_memory
 from perdure.errors import FencedError, InvalidInputError, LeaseHeldError, StoreError
 from perdure.files.door import Files
 from perdure.inspection.finishing import finish_write
+from perdure.replay.component import RingComponent
 from perdure.store.store import Store
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import MemoryFiles, find_memory_store, make_memory_store
@@ -26,7 +27,7 @@ LEARNER = """
 import sys
 import numpy as np
 import perdure
-from perdure import Every
+from perdure import Every, Last
 
 value = np.zeros(300_000)
 with perdure.open(sys.argv[1], run="t", quiet=True, save=Every(steps=1000), ram=Every(steps=1), budget=None) as run:
@@ -41,6 +42,30 @@ with perdure.open(sys.argv[1], run="t", quiet=True, save=Every(steps=1000), ram=
         count.global_step += 1
         run._saver.drain(30)
         print("done", count.global_step, run.statistics().memory_saves, flush=True)
+"""
+
+COLLECTOR = """
+import sys
+import numpy as np
+import perdure
+from perdure import Every
+
+ring = perdure.RingBuffer(500, {"number": (np.int64, (16,))}, rng=1)
+with perdure.open(sys.argv[1], run="t", quiet=True, save=Every(steps=40), ram=Every(steps=1), budget=None) as run:
+    run.track(ring=ring)
+    count = run.counters(global_step=0)
+    run.restore()
+    rows, head = ring.columns["number"][:, 0, 0], count.global_step * 7
+    held = np.roll(rows, -head % 500)[-len(ring):] if head > 500 else rows[:head]
+    assert (held[::-1] == head - 1 - np.arange(len(held))).all(), (head, held)
+    print("from", count.global_step, len(ring), flush=True)
+    for _ in run.loop(0, 10**9):
+        for number in range(7 * count.global_step, 7 * count.global_step + 7):
+            ring.add(number=np.full(16, number))
+        count.global_step += 1
+        if count.global_step % 10:
+            run._saver.drain(30)  # or most saves are skipped, so fast are these steps
+        print("done", count.global_step, flush=True)
 """
 
 
@@ -376,13 +401,193 @@ def test_the_memory_tier_is_part_of_the_preflight(tmp_path, root):
         plan_memory(8000, 15_999, None, has_memory_tier=True)
 
 
-def test_what_is_written_in_parts_is_refused(tmp_path, root):
-    """A run with a replay buffer refuses the memory tier by the buffer's name, before training."""
-    run = opened(tmp_path, ram=Every(steps=1))
-    run.track(replay=perdure.RingBuffer(100, {"obs": (np.float32, (2,))}))
-    with pytest.raises(InvalidInputError, match="'replay' tracked"):
-        run.restore()
+ROWS = 400
+
+
+def make_ring():
+    ring = perdure.RingBuffer(ROWS, {"obs": (np.float32, (64,)), "reward": (np.float32, ())}, rng=7)
+    return ring, RingComponent(ring, wide_bytes=20 * 256, narrow_bytes=400)
+
+
+def fill(ring, first, count):
+    for number in range(first, first + count):
+        ring.add(obs=np.full(64, number, np.float32), reward=number)
+
+
+def content(ring):
+    return ring.columns["obs"].copy(), ring.columns["reward"].copy(), ring.state, ring.sample(5)["reward"].tolist()
+
+
+def collected(tmp_path, root, steps, *, per_step=30, **options):
+    """A run that collects ``per_step`` transitions a step and dies after so many; what its ring held then."""
+    ring, component = make_ring()
+    run = opened(tmp_path, **{"save": Every(steps=3), "ram": Every(steps=1), "keep": Last(1), **options})
+    run.track(replay=component)
+    count = run.counters(global_step=0)
+    loop = run.loop(0, 1000)
+    for _ in range(steps):
+        next(loop)
+        fill(ring, count.global_step * per_step, per_step)
+        count.global_step += 1
+        run._saver.drain(30)
+    run._boundary("loop")
+    run._saver.drain(30)
+    held = content(ring)
+    crash(run)
+    return held
+
+
+def resumed(tmp_path, **options):
+    ring, component = make_ring()
+    run = opened(tmp_path, **options)
+    run.track(replay=component)
+    count = run.counters(global_step=0)
+    report = run.restore()
+    return run, ring, count, report
+
+
+def is_same(one, other):
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(one[:2], other[:2], strict=True)) and (
+        one[2:] == other[2:]
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 8, 20, 41], ids="{} steps".format)
+def test_a_replay_buffer_continues_from_memory(tmp_path, root, steps):
+    """A ring that was saved to memory comes back whole, however much of it the disk had and wherever its head is."""
+    held = collected(tmp_path, root, steps)
+    run, ring, count, report = resumed(tmp_path)
+
+    assert (steps, steps) == (report.step, count.global_step)
+    assert report.grade is Grade.EXACT
+    assert is_same(held, content(ring))
     run.close()
+
+
+def test_memory_holds_of_a_replay_buffer_what_the_disk_has_not(tmp_path, root):
+    """Of a large ring a save to memory has what is new, and the disk comes to link the rest."""
+    collected(tmp_path, root, 10, save=Every(steps=9))
+    (in_memory,) = checkpoints(stores(root)[0])
+    (on_disk,) = checkpoints(tmp_path / "t")
+    here, there = (sum(path.stat().st_size for path in root.rglob("segment-*")) for root in (in_memory, on_disk))
+
+    assert 0 < here < there / 2
+    run, *_ = resumed(tmp_path)
+    new = checkpoints(tmp_path / "t")[-1]
+    shared = {path.stat().st_ino for path in on_disk.rglob("*")} & {path.stat().st_ino for path in new.rglob("*")}
+
+    assert len(shared) > 10
+    run.close()
+
+
+def test_what_is_saved_after_a_start_from_memory_links_to_the_disk(tmp_path, root):
+    """A ring that came by way of memory is saved on like any other: unchanged segments are links."""
+    collected(tmp_path, root, 10, save=Every(steps=9))
+    run, ring, count, _ = resumed(tmp_path, keep=None)
+    before = checkpoints(tmp_path / "t")[-1]
+    fill(ring, 300, 1)
+    count.global_step += 1
+    run.save().wait()
+    after = checkpoints(tmp_path / "t")[-1]
+    run.close()
+    shared = {path.stat().st_ino for path in before.rglob("seg*")} & {
+        path.stat().st_ino for path in after.rglob("seg*")
+    }
+
+    assert len(shared) >= len(list(before.rglob("segment-*"))) - 3
+
+
+def test_a_save_to_the_disk_gives_the_memory_of_a_replay_buffer_back(tmp_path, root):
+    """Once the disk has more than memory, what memory has of the ring goes."""
+    collected(tmp_path, root, 9, save=Every(steps=9))
+
+    assert [] == checkpoints(stores(root)[0])
+
+
+def test_a_start_that_dies_on_its_way_from_memory_to_the_disk_is_begun_again(tmp_path, root):
+    """Wherever the next process is killed while it takes a ring over from memory, the one after it comes as far."""
+    held = collected(tmp_path, root, 5)
+
+    class DyingFiles(Files):
+        """A process that ends after so many changes."""
+
+        def __init__(self, left):
+            self.left = left
+
+        def _count(self):
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+
+        def open_new(self, path, *, direct=False):
+            self._count()
+            return super().open_new(path, direct=direct)
+
+        def link(self, source, target):
+            self._count()
+            super().link(source, target)
+
+        def rename(self, source, target):
+            self._count()
+            super().rename(source, target)
+
+        def unlink(self, path):
+            self._count()
+            super().unlink(path)
+
+    died, number = True, 0
+    while died:
+        run = opened(tmp_path)
+        run.track(replay=make_ring()[1])
+        run.counters(global_step=0)
+        run._store.files = DyingFiles(number)
+        number += 7
+        try:
+            run.restore()
+            died = False
+        except KeyboardInterrupt:
+            assert number < 1000
+        run._store.files = Files()
+        crash(run)
+    run, ring, _, report = resumed(tmp_path)
+
+    assert number > 20
+    assert 5 == report.step
+    assert is_same(held, content(ring))
+    run.close()
+
+
+def test_memory_that_leans_on_what_the_disk_has_lost_is_put_aside_loudly(tmp_path, root):
+    """If segments that memory left to the disk are gone there, an older checkpoint is used and the report says so."""
+    collected(tmp_path, root, 5, keep=None, save=Every(steps=2))
+    newest = checkpoints(tmp_path / "t")[-1]
+    shutil.rmtree(newest)
+    run, _, count, report = resumed(tmp_path)
+    run.close()
+
+    assert 2 == report.step == count.global_step
+    assert ["it is neither in memory nor in a checkpoint on the disk" in skip.reason for skip in report.skipped] == [
+        True
+    ]
+
+
+def test_a_replay_buffer_that_memory_cannot_hold_costs_no_save_to_the_disk(tmp_path, root):
+    """When the host has no memory for what a ring took in, saves to memory end with a warning, and no others."""
+    ring, component = make_ring()
+    run = opened(tmp_path, save=Every(steps=2), ram=Every(steps=1), keep=None)
+    run.track(replay=component)
+    count = run.counters(global_step=0)
+    run.restore()
+    run._surroundings.available_memory_bytes = lambda: 1000
+    with pytest.warns(perdure.SaveFailedWarning, match="cannot save to memory") as told:
+        for _ in run.loop(0, 6):
+            fill(ring, 30 * count.global_step, 30)
+            count.global_step += 1
+            run._saver.drain(30)
+    run.close()
+
+    assert 1 == len(told)
+    assert 3 == len(checkpoints(tmp_path / "t"))
 
 
 def test_training_continues_bit_for_bit_from_memory(tmp_path, root):
@@ -431,3 +636,21 @@ def test_a_killed_learner_loses_at_most_the_step_it_was_in(tmp_path, root, saves
         out, _ = process.communicate(timeout=30)
         done = [line.split() for line in [*lines, *out.splitlines()] if line.startswith("done")]
         came_to = max(int(words[1]) for words in done if len(words) == 3)
+
+
+@pytest.mark.process
+def test_a_killed_collector_continues_with_the_transitions_of_its_step(tmp_path, root):
+    """A replay buffer of a process that is killed at any moment is that of the step which the next one begins with."""
+    arguments = [sys.executable, "-c", COLLECTOR, str(tmp_path)]
+    came_to = 0
+    for steps in (3, 45, 38, 90, 1, 7):  # before and after saves to the disk, and several times around the ring
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        began = process.stdout.readline().split()
+        assert began, process.stderr.read()
+        assert came_to - 4 <= int(began[1])
+        assert min(500, 7 * int(began[1])) == int(began[2])
+        lines = [process.stdout.readline() for _ in range(steps)]
+        process.send_signal(signal.SIGKILL)
+        out, _ = process.communicate(timeout=30)
+        done = [line.split() for line in [*lines, *out.splitlines()] if line.startswith("done")]
+        came_to = max(int(words[1]) for words in done if len(words) == 2)

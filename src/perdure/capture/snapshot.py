@@ -31,12 +31,14 @@ class Capture:
         entries: The components' records for the manifest.
         copied_bytes: What was copied to make it.
         beside: Copies that still go on; settle them before the parts are used.
+        is_lent: Whether some of the parts are put together from live memory, and can be asked for their content once.
     """
 
     parts: tuple[Part, ...]
     entries: tuple[ComponentEntry, ...]
     copied_bytes: int
     beside: Beside
+    is_lent: bool
     committed: Callable[[Path, Mapping[str, FileEntry]], None]
     aborted: Callable[[], None]
 
@@ -99,7 +101,7 @@ def take_capture(components: Mapping[str, Component], arena: Arena, gate: Gate) 
         for call in committed:
             call(directory, files)
 
-    return Capture(tuple(parts), tuple(entries), copied, beside, commit, abort)
+    return Capture(tuple(parts), tuple(entries), copied, beside, bool(aborted), commit, abort)
 
 
 def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copying) -> tuple[tuple[Part, ...], str]:

@@ -55,7 +55,16 @@ class DeferredPart:
     """Called once, in the writer's thread; the file has the same path."""
 
 
-Part = ContentPart | LinkPart | DeferredPart
+@dataclass(frozen=True, slots=True)
+class ElsewherePart:
+    """A file of a checkpoint in memory that a checkpoint on the disk has: it is named, and does not lie there."""
+
+    path: str
+    entry: FileEntry
+    """Size and digest, by which the disk's file is found."""
+
+
+Part = ContentPart | LinkPart | DeferredPart | ElsewherePart
 
 
 def _nothing(*_: object) -> None:
@@ -68,7 +77,7 @@ class PartsCapture:
     What a parts component hands over at a save.
 
     Exactly one of ``on_committed`` and ``on_aborted`` is called, in the writer's thread, when the checkpoint is durable
-    or has been given up.
+    or has been given up. One that went to the memory tier alone counts as given up: later saves cannot link to it.
     """
 
     parts: tuple[Part, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.component import ContentPart, DeferredPart, LinkPart, Part
+from perdure.core.component import ContentPart, DeferredPart, ElsewherePart, LinkPart, Part
 from perdure.core.keys import Keyring
 from perdure.core.manifest import (
     MAXIMUM_MANIFEST_BYTES,
@@ -364,13 +364,7 @@ class Store:
         return checkpoint
 
     def _check_space(self, parts: Sequence[Part]) -> None:
-        needed = SPARE_BYTES
-        for part in parts:
-            match part:
-                case ContentPart(size_bytes=size):
-                    needed += size
-                case DeferredPart(most_bytes=most):
-                    needed += most
+        needed = SPARE_BYTES + room_for(parts)
         with explained("look at", self.directory):
             free = self.files.free_bytes(self.directory)
         if free < needed:
@@ -387,6 +381,7 @@ class Store:
         if isinstance(part, LinkPart):
             with explained("link", part.source):
                 self.files.link(part.source, target)
+        if isinstance(part, LinkPart | ElsewherePart):
             return FileEntry(part.path, part.entry.bytes, part.entry.digest)
         content = part.make() if isinstance(part, DeferredPart) else part
         digest = write_file(files, target, content.size_bytes, content.chunks())
@@ -541,6 +536,18 @@ class Store:
     def _replace_json(self, path: Path, value: Mapping[str, Any]) -> None:
         content = seal(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
         replace_file(self.files, path, content, path.with_name(f"{TEMPORARY_PREFIX}{self.new_id()}"))
+
+
+def room_for(parts: Iterable[Part]) -> int:
+    """Bytes that files take which have to be written."""
+    needed = 0
+    for part in parts:
+        match part:
+            case ContentPart(size_bytes=size):
+                needed += size
+            case DeferredPart(most_bytes=most):
+                needed += most
+    return needed
 
 
 def manifest_of(directory: Path, content: bytes, keys: Keyring) -> Manifest:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from perdure.core.component import ContentPart
+from perdure.core.component import ContentPart, LinkPart
+from perdure.core.manifest import FileEntry
+from perdure.files.door import explained
+from perdure.files.reading import damaged
 from perdure.store.store import Checkpoint, Damage, Guard, Store
 
 
@@ -28,12 +31,17 @@ class Tiered(Store):
         self._memory = memory
 
     def scan(self) -> tuple[list[Checkpoint], list[Damage]]:
-        """Checkpoints of both tiers, newest first; of one that is in both, the copy in memory comes first."""
+        """
+        Checkpoints of both tiers, newest first; of one that is in both, the copy in memory comes first.
+
+        One in memory that leans on files of the disk is none to restore from; see `settle`.
+        """
         if self._memory is None:
             return self._disk.scan()
         in_memory, damaged_in_memory = self._memory.scan()
         on_disk, damaged_on_disk = self._disk.scan()
-        found = sorted([*in_memory, *on_disk], key=lambda checkpoint: checkpoint.manifest.order, reverse=True)
+        whole = [checkpoint for checkpoint in in_memory if not self._absent(checkpoint)]
+        found = sorted([*whole, *on_disk], key=lambda checkpoint: checkpoint.manifest.order, reverse=True)
         return found, [*damaged_in_memory, *damaged_on_disk]
 
     def quarantine(self, directory: Path, reason: str, at: str) -> Path:
@@ -51,8 +59,29 @@ class Tiered(Store):
 
     def newest_only_in_memory(self) -> Checkpoint | None:
         """The newest checkpoint, if the disk does not have it."""
-        newest = next(iter(self.checkpoints()), None)
+        if self._memory is None:
+            return None
+        found = [*self._memory.checkpoints()[:1], *self._disk.checkpoints()[:1]]
+        newest = max(found, key=lambda checkpoint: checkpoint.manifest.order, default=None)
         return None if newest is None or self.is_durable(newest) else newest
+
+    def settle(self, guard: Guard) -> Checkpoint | None:
+        """
+        Have the newest checkpoint on the disk, if it is one in memory that leans on files of the disk.
+
+        It is restored from there, so that what is saved next links to files of its own tier.
+
+        Returns:
+            The checkpoint that was written to the disk, or None.
+
+        Raises:
+            PerdureError: As `write_to_disk`, with the checkpoint still in memory.
+        """
+        newest = self.newest_only_in_memory()
+        if newest is None or not self._absent(newest):
+            return None
+        self.write_to_disk(newest, guard)
+        return newest
 
     def write_to_disk(self, checkpoint: Checkpoint, guard: Guard) -> None:
         """
@@ -64,11 +93,30 @@ class Tiered(Store):
             StoreError: It could not be written, as in `Store.commit`.
         """
         assert self._memory is not None
+        absent = self._absent(checkpoint)
         parts = [
-            ContentPart(entry.path, entry.bytes, partial(_chunks, self._memory, checkpoint, entry.path))
+            self._on_disk(entry)
+            if entry in absent
+            else ContentPart(entry.path, entry.bytes, partial(_chunks, self._memory, checkpoint, entry.path))
             for entry in checkpoint.manifest.files
         ]
         self._disk.commit(msgspec.structs.replace(checkpoint.manifest, files=()), parts, guard)
+
+    def _absent(self, checkpoint: Checkpoint) -> set[FileEntry]:
+        """Files of a checkpoint in memory that do not lie there."""
+        with explained("look at", checkpoint.directory):
+            return {
+                entry
+                for entry in checkpoint.manifest.files
+                if self.files.status(checkpoint.directory / entry.path) is None
+            }
+
+    def _on_disk(self, entry: FileEntry) -> LinkPart:
+        for checkpoint in self._disk.checkpoints():
+            for other in checkpoint.manifest.files:
+                if (other.digest, other.bytes) == (entry.digest, entry.bytes):
+                    return LinkPart(entry.path, checkpoint.directory / other.path, other)
+        raise damaged(entry.path, "it is neither in memory nor in a checkpoint on the disk", entry.digest, "nothing")
 
     def _tier_of(self, directory: Path) -> Store:
         if self._memory is not None and directory.parent == self._memory.snapshots:
