@@ -63,7 +63,8 @@ def open(  # noqa: A001 - read as perdure.open
             nothing through ``.data``, changes a part of a parameter (docs/explanation/pipeline.md).
         memory_bytes: Host memory that captures may take; None for as much as two copies of the state.
         ram: When to save to shared memory, besides: for a restart after a process has died, not after the machine has.
-            Takes up to twice the state's size there, and is not for what is written in parts, such as replay buffers.
+            Takes memory for one more copy of the state, and for what replay buffers took in since the last save to
+            the disk.
         algorithm: Named in manifests, for people.
         config: JSON-able settings, stored with every checkpoint; a difference on resume is reported.
         on_failed_save: ``warn`` goes on without the failed save, ``raise`` ends training at the next boundary.

@@ -163,7 +163,8 @@ VERB = Verb(
         "Run a command, or the roles of a perdure.toml, and look after the processes: one that dies or falls "
         "silent is killed with its children and started again, until it fails too often without progress. A "
         "script that uses perdure continues where its last save left it. The first SIGTERM or Ctrl-C asks "
-        "everybody to save and stop, the second one kills."
+        "everybody to save and stop, the second one kills. What a dead learner has left in memory alone is on "
+        "the disk when this ends."
     ),
     arguments=(
         argument(
