@@ -26,7 +26,7 @@ from perdure.files.shared import SharedFolder
 from perdure.files.writing import digest_of
 from perdure.pacing import Pace
 from perdure.store.layout import META_FILE, STAGING
-from perdure.store.store import Checkpoint, Store, room_for
+from perdure.store.store import SPARE_BYTES, Checkpoint, Store, room_for
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import discard
 from perdure.tiers.tiered import Tiered
@@ -254,7 +254,10 @@ class Committer:
 
     def _check_memory(self, parts: Iterable[Part]) -> None:
         """Refuse what the host has no memory for: a memory file system may be allowed to grow beyond that."""
-        needed, available = room_for(parts), self._surroundings.available_memory_bytes()
+        needed = room_for(parts)
+        if needed <= SPARE_BYTES:
+            return  # asking takes longer than most saves to memory have
+        available = self._surroundings.available_memory_bytes()
         if available is not None and needed > available:
             raise StoreError(
                 f"cannot save to memory: {needed:,} bytes are needed and {available:,} are free",

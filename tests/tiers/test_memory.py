@@ -571,13 +571,14 @@ def test_memory_that_leans_on_what_the_disk_has_lost_is_put_aside_loudly(tmp_pat
     ]
 
 
-def test_a_replay_buffer_that_memory_cannot_hold_costs_no_save_to_the_disk(tmp_path, root):
+def test_a_replay_buffer_that_memory_cannot_hold_costs_no_save_to_the_disk(tmp_path, root, monkeypatch):
     """When the host has no memory for what a ring took in, saves to memory end with a warning, and no others."""
     ring, component = make_ring()
     run = opened(tmp_path, save=Every(steps=2), ram=Every(steps=1), keep=None)
     run.track(replay=component)
     count = run.counters(global_step=0)
     run.restore()
+    monkeypatch.setattr("perdure.committing.SPARE_BYTES", 0)
     run._surroundings.available_memory_bytes = lambda: 1000
     with pytest.warns(perdure.SaveFailedWarning, match="cannot save to memory") as told:
         for _ in run.loop(0, 6):
