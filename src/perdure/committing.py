@@ -8,7 +8,7 @@ the disk; then what the keep policy no longer keeps is removed, and the log is t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,11 +229,11 @@ class Committer:
             components=taken.capture.entries,
         )
 
-    def _forget_older_memory(self, newest: Checkpoint) -> None:
+    def _forget_older_memory(self, on_disk: Sequence[Checkpoint]) -> None:
         """Give memory back that holds less than the disk's newest checkpoint does."""
         if self._memory is not None:
             for checkpoint in self._memory.checkpoints():
-                if checkpoint.manifest.order < newest.manifest.order:
+                if any(checkpoint.manifest.order < newer.manifest.order for newer in on_disk[:1]):
                     self._memory.remove(checkpoint)
 
     def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
@@ -311,7 +311,7 @@ class Committer:
         """Remove what is no longer kept or wanted; a failure costs space and is told, it undoes no save."""
         try:
             on_disk = self._store.checkpoints()
-            self._forget_older_memory(on_disk[0])
+            self._forget_older_memory(on_disk)
             found = {checkpoint.manifest.id: checkpoint for checkpoint in on_disk}
             pins = {key: name for name, key in self._store.pins().items()}
             linked = set().union(*self._links.values())

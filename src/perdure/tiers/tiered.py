@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -61,9 +61,12 @@ class Tiered(Store):
         """The newest checkpoint, if the disk does not have it."""
         if self._memory is None:
             return None
-        found = [*self._memory.checkpoints()[:1], *self._disk.checkpoints()[:1]]
-        newest = max(found, key=lambda checkpoint: checkpoint.manifest.order, default=None)
-        return None if newest is None or self.is_durable(newest) else newest
+        # What is damaged on either side is no checkpoint, and for a restore to deal with.
+        in_memory, on_disk = self._memory.scan()[0][:1], self._disk.scan()[0]
+        if not in_memory or in_memory[0].manifest.id in {checkpoint.manifest.id for checkpoint in on_disk}:
+            return None
+        is_older = any(in_memory[0].manifest.order < checkpoint.manifest.order for checkpoint in on_disk[:1])
+        return None if is_older else in_memory[0]
 
     def settle(self, guard: Guard) -> Checkpoint | None:
         """
@@ -94,8 +97,9 @@ class Tiered(Store):
         """
         assert self._memory is not None
         absent = self._absent(checkpoint)
+        links = self._links_to_disk(absent)
         parts = [
-            self._on_disk(entry)
+            links[entry]
             if entry in absent
             else ContentPart(entry.path, entry.bytes, partial(_chunks, self._memory, checkpoint, entry.path))
             for entry in checkpoint.manifest.files
@@ -111,12 +115,22 @@ class Tiered(Store):
                 if self.files.status(checkpoint.directory / entry.path) is None
             }
 
-    def _on_disk(self, entry: FileEntry) -> LinkPart:
-        for checkpoint in self._disk.checkpoints():
-            for other in checkpoint.manifest.files:
-                if (other.digest, other.bytes) == (entry.digest, entry.bytes):
-                    return LinkPart(entry.path, checkpoint.directory / other.path, other)
-        raise damaged(entry.path, "it is neither in memory nor in a checkpoint on the disk", entry.digest, "nothing")
+    def _links_to_disk(self, absent: Collection[FileEntry]) -> dict[FileEntry, LinkPart]:
+        if not absent:
+            return {}
+        sources = {
+            (entry.digest, entry.bytes): (checkpoint.directory / entry.path, entry)
+            for checkpoint in reversed(self._disk.scan()[0])
+            for entry in checkpoint.manifest.files
+        }
+        links = {}
+        for entry in absent:
+            found = sources.get((entry.digest, entry.bytes))
+            if found is None:
+                what = "it is neither in memory nor in a checkpoint on the disk"
+                raise damaged(entry.path, what, entry.digest, "nothing")
+            links[entry] = LinkPart(entry.path, *found)
+        return links
 
     def _tier_of(self, directory: Path) -> Store:
         if self._memory is not None and directory.parent == self._memory.snapshots:
