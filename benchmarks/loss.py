@@ -19,6 +19,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,11 @@ class Plan:
 def measured_cost(mode: str, size: str, where: Path) -> dict[str, float]:
     """What a save of this mode's own tier costs a training, from a process of its own."""
     words = [sys.executable, "-m", "benchmarks._loss_child", mode, size, str(where), "cost"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        environment = {**os.environ, "PERDURE_MEMORY": memory}
+        done = subprocess.run(
+            words, check=True, capture_output=True, text=True, timeout=DEADLINE_SECONDS, env=environment
+        )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -84,11 +89,14 @@ def plan(size: str) -> tuple[list[Plan], dict[str, Any]]:
 class Life:
     """A process that trains until it is killed."""
 
-    def __init__(self, plan: Plan, size: str, where: Path) -> None:
+    def __init__(self, plan: Plan, size: str, where: Path, memory: str) -> None:
         words = [sys.executable, "-m", "benchmarks._loss_child", plan.mode, size, str(where), "train"]
         self._where = where
         self._process = subprocess.Popen(
-            [*words, str(plan.save_seconds), str(plan.ram_seconds)], stdout=subprocess.PIPE, text=True
+            [*words, str(plan.save_seconds), str(plan.ram_seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PERDURE_MEMORY": memory},
         )
         assert self._process.stdout is not None
         self.began_at = int(self._process.stdout.readline())
@@ -106,13 +114,13 @@ def lose(plan: Plan, size: str, kills: int, longest_seconds: float) -> list[floa
     """Steps lost by each of so many kills, at moments that are random within what a mode saves in."""
     moments = random.Random(SEED)
     lost = []
-    with scratch() as where:
-        life = Life(plan, size, where)
+    with scratch() as where, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        life = Life(plan, size, where, memory)
         try:
             for _ in range(kills):
                 time.sleep(longest_seconds * (1 + moments.random()))
                 came_to = life.kill(plan.step_seconds)
-                life = Life(plan, size, where)
+                life = Life(plan, size, where, memory)
                 lost.append(came_to - life.began_at)
         finally:
             life.kill(plan.step_seconds)
@@ -127,7 +135,7 @@ def measure(size: str, *, quick: bool) -> list[dict[str, Any]]:
     # At the same moments for all: after the first save of the one that saves least often, and random from then on.
     longest = max(plans[0].save_seconds, plans[1].save_seconds, 10 * plans[0].step_seconds)
     for each in plans:
-        lost = lose(each, size, 5 if quick else 20, longest)
+        lost = lose(each, size, 4 if quick else 20, longest)
         raw[each.mode] = {
             "mean_steps": statistics.mean(lost),
             "steps": lost,
