@@ -360,6 +360,30 @@ def test_a_memory_tier_that_is_wiped_costs_no_save_to_the_disk(tmp_path, root):
         assert 8 == again.restore().step
 
 
+def test_what_changes_its_shape_takes_new_memory_and_gives_the_old_back(tmp_path, root):
+    """A value of another shape at each save is in memory as it is, and no file of an earlier shape is left there."""
+    run = opened(tmp_path, ram=Every(steps=1))
+    loose = run.locals(value=np.zeros(1))
+    run.restore()
+    memory = run._saver._committer._memory
+    for step in range(1, 9):
+        loose.value = np.full((step, 1000), step, (np.int8, np.float64)[step % 2])
+        run._saver.save_to_memory(Cut(step, "loop"), "every-steps", {})
+        run._saver.drain(30)
+        (newest,) = memory.checkpoints()
+        captures = [path for path in (memory.directory / "staging").rglob("*") if path.is_file()]
+
+        assert [] == memory.verify(newest, digests=True)
+        assert len(captures) <= 3 * len(tensor_files(newest.directory))
+    crash(run)
+    run = opened(tmp_path)
+    loose = run.locals(value=None)
+    run.restore()
+    run.close()
+
+    assert ((8, 1000), np.int8, 8) == (loose.value.shape, loose.value.dtype, loose.value[0, 0])
+
+
 def test_a_run_that_ends_leaves_no_captures_in_memory(tmp_path, root):
     """What only memory has stays when a run is closed, and nothing beside it."""
     value = np.zeros(100_000)
