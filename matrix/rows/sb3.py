@@ -28,7 +28,8 @@ from stable_baselines3.common.vec_env import (
 
 from matrix.row import Framework, Row
 from matrix.rows._sb3 import Make, own, training
-from perdure.capture.environments import register_environment
+from perdure.environments import register_environment
+from perdure.gymnasium import NewWorld
 
 register_environment(InvalidActionEnvDiscrete)
 register_environment(BitFlippingEnv)
@@ -218,6 +219,8 @@ SPECIAL: dict[tuple[str, str], tuple[Build, Environments]] = {
     ),
     ("PPO, CNN", "PongNoFrameskip-v4, AtariWrapper, VecFrameStack"): (small_cnn(PPO, **epochs(1)), atari),
     ("DQN, CNN", "PongNoFrameskip-v4, AtariWrapper, VecFrameStack"): (small_cnn(DQN, **replay(), **TARGET), atari),
+    ("PPO", "BipedalWalker-v3, NewWorld"): (ON_POLICY["PPO"], of("BipedalWalker-v3", wrapper_class=NewWorld)),
+    ("SAC", "BipedalWalker-v3, NewWorld"): (FOR_FORCES["SAC"], of("BipedalWalker-v3", wrapper_class=NewWorld)),
     ("MaskablePPO", "InvalidActions"): (
         lambda env, seed: MaskablePPO("MlpPolicy", env, seed=seed, **epochs()),
         masked,
@@ -226,6 +229,7 @@ SPECIAL: dict[tuple[str, str], tuple[Build, Environments]] = {
 ELSEWHERE = ("Acrobot-v1", "Ant-v5", "BipedalWalker-v3", "CliffWalking-v1", "HalfCheetah-v5", "Humanoid-v5", "Taxi-v4")
 """Environments for PPO alone: what an algorithm has to do with an environment is the same in all of them."""
 NOT_CAPTURED = {"BipedalWalker-v3"}
+"""One world for all episodes."""
 SUITE = {
     "PPO / Pendulum-v1, VecFrameStack, VecNormalize",
     "DQN / CartPole-v1",

@@ -11,7 +11,8 @@ from gymnasium import wrappers
 from gymnasium.vector import SyncVectorEnv
 
 from perdure.capture.environments import Level, capture_environment, environment_level, level_of, restore_environment
-from perdure.errors import IncompatibleError
+from perdure.errors import IncompatibleError, InvalidInputError
+from perdure.gymnasium import NewWorld
 from tests.capture.lives import assert_exact, exact, travelled
 
 ale_py = pytest.importorskip("ale_py")
@@ -93,11 +94,68 @@ def test_a_first_reset_with_a_seed_is_found_out() -> None:
 
 
 def test_a_world_that_outlives_its_episodes_is_not_called_captured() -> None:
-    """BipedalWalker's physics depends on all episodes before, so it is reset, and the reason says so."""
-    level, reason = environment_level(gym.make("BipedalWalker-v3"))
+    """BipedalWalker's physics depends on all episodes before, so it is reset, and the reason says what helps."""
+    env = gym.make("BipedalWalker-v3")
+    assert environment_level(env) == (Level.E1, "")  # nothing has happened in its world
+    env.reset(seed=1)
+    level, reason = environment_level(env)
 
     assert level is Level.E3
     assert "keeps one Box2D world" in reason
+    assert "perdure.gymnasium.NewWorld" in reason
+
+
+def test_an_environment_that_is_first_seen_in_a_world_of_many_episodes_is_not_called_captured() -> None:
+    """That its last reset had a seed proves nothing: the world remembers the episode before."""
+    env = gym.make("BipedalWalker-v3")
+    env.reset(seed=1)
+    env.step(env.action_space.sample())
+    env.reset(seed=1)
+
+    assert environment_level(env)[0] is Level.E3
+
+
+@pytest.mark.parametrize("name", ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"])
+def test_a_walker_with_a_world_for_each_episode_continues_exactly(name: str) -> None:
+    """Wrapped, BipedalWalker is captured like other Box2D environments."""
+    original, target = (NewWorld(make(name)) for _ in range(2))
+
+    assert assert_exact(original, target, SHORT, Level.E1) == {"fresh", "reset", "middle", "ended"}
+
+
+def test_a_walker_is_captured_when_it_is_first_seen_after_its_first_reset() -> None:
+    """A wrapped walker that was reset with a seed, as Stable-Baselines3 does before callbacks see it, is captured."""
+    env = NewWorld(make("BipedalWalker-v3"))
+    env.reset(seed=3)
+
+    assert environment_level(env) == (Level.E1, "")
+
+
+def test_new_worlds_make_episodes_repeatable() -> None:
+    """The same seed and the same actions are the same episode, whatever happened before; without the wrapper not so."""
+    wrapped, plain = NewWorld(gym.make("BipedalWalker-v3")), gym.make("BipedalWalker-v3")
+
+    assert len({_episode(wrapped, 2) for _ in range(3)}) == 1
+    assert _episode(plain, 2) == _episode(wrapped, 2)
+    _episode(plain, 1)
+    assert _episode(plain, 2) != _episode(wrapped, 2)
+
+
+def _episode(env: gym.Env, seed: int) -> bytes:
+    drawn = np.random.default_rng(seed)
+    seen = [env.reset(seed=seed)[0]]
+    for _ in range(300):
+        observation, _, terminated, truncated, _ = env.step(drawn.uniform(-1, 1, 4).astype(np.float32))
+        seen.append(observation)
+        if terminated or truncated:
+            break
+    return np.stack(seen).tobytes()
+
+
+def test_an_environment_without_a_world_is_refused_a_new_one() -> None:
+    """The wrapper says at once that it does not fit."""
+    with pytest.raises(InvalidInputError, match="it has none of Box2D"):
+        NewWorld(gym.make("CartPole-v1"))
 
 
 def test_an_episode_that_comes_out_otherwise_is_refused() -> None:

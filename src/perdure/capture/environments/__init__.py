@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure.capture.environments.atari import Emulator
+from perdure.capture.environments.box2d import BeginningsInANewWorld, GeneratorBeginnings
 from perdure.capture.environments.certificates import CERTIFICATES, subject_of
 from perdure.capture.environments.mujoco import Simulation
 from perdure.capture.environments.plain import Tree
-from perdure.capture.environments.replaying import LOGGED, GeneratorBeginnings, Replays
+from perdure.capture.environments.replaying import LOGGED, Replays
 from perdure.capture.environments.snapshot import Level, check, fill, gymnasium_version, take
 from perdure.capture.environments.traits import (
-    BOX2D,
     IDENTITY,
     KNOWN,
     SPACE_ATTRIBUTES,
@@ -59,7 +59,12 @@ __all__ = [
 KNOWN["AsyncVectorEnv"] = Traits(attributes=frozenset(SPACE_ATTRIBUTES), extension=Workers())
 KNOWN["MujocoEnv"] = Traits(ignored=frozenset({"data", "fullpath", "model", "mujoco_renderer"}), extension=Simulation())
 KNOWN["AtariEnv"] = Traits(ignored=frozenset({"ale", "_action_set", *LOGGED}), extension=Emulator())
-KNOWN.update(dict.fromkeys(BOX2D, Traits(attributes=IDENTITY, extension=Replays(GeneratorBeginnings()))))
+_BOX2D = {
+    "BipedalWalker": BeginningsInANewWorld(),
+    "CarRacing": GeneratorBeginnings(),
+    "LunarLander": GeneratorBeginnings(),
+}
+KNOWN.update({name: Traits(attributes=IDENTITY, extension=Replays(begin)) for name, begin in _BOX2D.items()})
 
 _new_beginnings: MutableMapping[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
 

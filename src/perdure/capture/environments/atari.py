@@ -57,6 +57,8 @@ class Emulator:
 class _GameBeginnings:
     """Games begin with a snapshot, taken when there was no action before."""
 
+    unknown = ""
+
     def now(self, env: Any) -> Tree:
         return self.after(env, None) if env.ale.getEpisodeFrameNumber() == 0 else None
 

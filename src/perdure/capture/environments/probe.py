@@ -22,7 +22,7 @@ from perdure.capture.environments.certificates import CERTIFICATES, Certificate,
 from perdure.capture.environments.replaying import same
 from perdure.errors import DeadlineError, InvalidInputError, PerdureError
 
-__all__ = ["DEFAULT_STEPS", "Maker", "probe"]
+__all__ = ["DEFAULT_STEPS", "Maker", "plain", "probe"]
 
 DEFAULT_STEPS = 200
 DEADLINE_SECONDS = 600.0
@@ -183,7 +183,7 @@ def _moment(number: int, steps: int, *, is_ended: bool, known: Mapping[str, Any]
 
 def _repeats(maker: Maker, first: Any, env: Any, actions: Sequence[Any]) -> bool:
     twin = maker()
-    is_same = same(_plain(twin.reset(seed=_SEED)), _plain(first))
+    is_same = same(plain(twin.reset(seed=_SEED)), plain(first))
     is_ended = [False, False]
     for action in actions[:_CONTINUED_STEPS]:
         ours, is_ended[0] = _step(env, action, after_end=is_ended[0])
@@ -223,25 +223,25 @@ def _continue(maker: Maker, moments: Sequence[_Moment]) -> list[tuple[str, int, 
 
 def _step(env: Any, action: Any, *, after_end: bool) -> tuple[dict[str, Any], bool]:
     """One step, after a reset where one is due; the outcome as plain values."""
-    begun = _plain(env.reset()[0]) if after_end else None
+    begun = plain(env.reset()[0]) if after_end else None
     observation, reward, terminated, truncated, info = env.step(action)
     names = sorted(map(str, info))
     outcome = {
         "the first observation": begun,
-        "the observation": _plain(observation),
-        "the reward": _plain(reward),
+        "the observation": plain(observation),
+        "the reward": plain(reward),
         "the end": (bool(terminated), bool(truncated)),
         "the keys of info": names,
     }
     return outcome, bool(terminated or truncated)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A copy that can be compared and sent; what is no plain data by its text."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.ndarray):
         return value.copy()
     return value if isinstance(value, bool | int | float | str | np.generic | None) else repr(value)

@@ -9,17 +9,16 @@ there was a log cannot be captured, so logs are attached when an environment is 
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any, Protocol
 
 import numpy as np
 
-from perdure.capture.environments.plain import Tree, generator_from_tree, generator_to_tree
+from perdure.capture.environments.plain import Tree
 from perdure.capture.environments.snapshot import fill, take
 from perdure.capture.environments.traits import Outside
 from perdure.errors import IncompatibleError
 
-__all__ = ["LOGGED", "Beginnings", "GeneratorBeginnings", "Replays", "same"]
+__all__ = ["LOGGED", "Beginnings", "EpisodeLog", "Replays", "same"]
 
 _LOG = "_perdure_log"
 LOGGED = (_LOG, "step", "reset")
@@ -32,6 +31,9 @@ _UNSEEN = "runs an episode that began before perdure saw the environment; the ne
 class Beginnings(Protocol):
     """What the episodes of a class begin with. A beginning is plain data."""
 
+    unknown: str
+    """Why an episode of which `after` says nothing cannot be captured."""
+
     def now(self, env: Any) -> Tree:
         """Return the beginning of an episode of which nothing has happened yet; None if that is not so."""
 
@@ -39,7 +41,7 @@ class Beginnings(Protocol):
         """Return what is to be known just before a reset."""
 
     def after(self, env: Any, before: Tree) -> Tree:
-        """Return the beginning of the episode, just after its reset."""
+        """Return the beginning of the episode, just after its reset; None if more than that decides what comes."""
 
     def again(self, env: Any, beginning: Tree, options: dict[str, Any] | None, log: EpisodeLog) -> Any:
         """Begin that episode again; return its first observation, or None if it shows after the next step only."""
@@ -114,7 +116,7 @@ class EpisodeLog:
         outcome = self.plain_reset(seed=seed, options=options)
         self._beginning = self._beginnings.after(self._env, before)
         self._options, self._actions, self._last = options, [], copy.deepcopy(outcome[0])
-        self.doubt = ""
+        self.doubt = "" if self._beginning is not None else self._beginnings.unknown
         return outcome
 
     def plain_reset(self, **arguments: Any) -> Any:
@@ -170,54 +172,6 @@ class EpisodeLog:
         self._beginning, self._options, self._last = content["beginning"], content["options"], content["last"]
         self._actions = list(content["actions"])
         self.doubt = ""
-
-
-class GeneratorBeginnings:
-    """Episodes that follow from the generator at their reset, such as those of Box2D environments."""
-
-    def now(self, env: Any) -> Tree:
-        """Return the beginning of a fresh environment, or of one that has just had its first reset."""
-        if _generator(env) is None:
-            return {"is_fresh": True, "seed": None, "generator": None}
-        seed = vars(env)["_np_random_seed"]
-        # Whether that seed leads to where the environment is, only trying can tell.
-        return {"is_fresh": False, "seed": seed, "generator": None} if _began_with(env, seed) else None
-
-    def before(self, env: Any, seed: int | None) -> Tree:
-        """Return the generator that the reset will draw from; None if the reset makes one."""
-        generator = _generator(env)
-        return None if seed is not None or generator is None else generator_to_tree(generator)
-
-    def after(self, env: Any, before: Tree) -> Tree:
-        """Return the generator, or the seed that the reset has made it of."""
-        seed = vars(env)["_np_random_seed"] if before is None else None
-        return {"is_fresh": False, "seed": seed, "generator": before}
-
-    def again(self, env: Any, beginning: Tree, options: dict[str, Any] | None, log: EpisodeLog) -> Any:
-        """Reset from the same generator."""
-        if beginning["is_fresh"]:
-            return None
-        if beginning["generator"] is not None:
-            vars(env)["_np_random"] = generator_from_tree(beginning["generator"])
-        return log.plain_reset(seed=beginning["seed"], options=options)[0]
-
-
-def _generator(env: Any) -> Any:
-    return vars(env).get("_np_random")  # the property of that name would make one
-
-
-def _began_with(env: Any, seed: Any) -> bool:
-    if env.spec is None or not isinstance(seed, int) or seed < 0:
-        return False
-    twin = sys.modules["gymnasium"].make(env.spec).unwrapped
-    twin.reset(seed=seed)
-    ours, theirs = ({name: take(value) for name, value in vars(each).items()} for each in (env, twin))
-    twin.close()
-    return all(
-        name in theirs and same(tree["graph"], theirs[name]["graph"])
-        for name, tree in ours.items()
-        if not tree["reason"]
-    )
 
 
 def same(one: Any, other: Any) -> bool:

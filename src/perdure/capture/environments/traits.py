@@ -23,7 +23,6 @@ from perdure.capture.environments.plain import GENERATORS, Tree
 from perdure.errors import InvalidInputError
 
 __all__ = [
-    "BOX2D",
     "IDENTITY",
     "KNOWN",
     "SPACE_ATTRIBUTES",
@@ -107,9 +106,6 @@ _VIDEO = Traits(
     compares_arguments=False,
 )
 
-BOX2D = ("CarRacing", "LunarLander")
-"""Box2D environments whose episodes follow from their reset and their actions."""
-
 KNOWN: dict[str, Traits] = {
     "Env": Traits(ignored=frozenset({"spec", "metadata", "render_mode", "_saved_kwargs"})),
     "VectorEnv": Traits(ignored=frozenset({"spec", "metadata", "render_mode", "_saved_kwargs", "closed"})),
@@ -120,10 +116,6 @@ KNOWN: dict[str, Traits] = {
     "CartPoleEnv": _CLASSIC,
     "CartPoleVectorEnv": Traits(ignored=_drawing("screens")),
     "Continuous_MountainCarEnv": _CLASSIC,
-    "BipedalWalker": Traits(
-        attributes=IDENTITY,
-        doubt="BipedalWalker keeps one Box2D world for all episodes, whose inner order decides the next contacts",
-    ),
     "MountainCarEnv": _CLASSIC,
     "PendulumEnv": _CLASSIC,
     "BlackjackEnv": _CLASSIC,
