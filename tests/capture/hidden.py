@@ -63,5 +63,39 @@ class Unrepeatable(InModule):
         return np.random.default_rng().random(1).astype(np.float32)
 
 
+class Failing(InModule):
+    """Cannot take a step."""
+
+    def step(self, action):
+        raise RuntimeError("no step today")
+
+
+class Pickling(gym.Env):
+    """Pickles and copies without a complaint, its state included; nobody has said that this is its state."""
+
+    observation_space = gym.spaces.Box(-1e6, 1e6, (1,))
+    action_space = gym.spaces.Discrete(2)
+    count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = int(self.np_random.integers(100))
+        return np.array([self.count], np.float32), {}
+
+    def step(self, action):
+        self.count += 1 + int(action)
+        return np.array([self.count], np.float32), 1.0, False, False, {}
+
+
+def vector():
+    """Environments that reset by themselves."""
+    return gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
+
+
+def vector_of_failures():
+    """The same, of one that says more of itself than is true."""
+    return gym.vector.SyncVectorEnv([InModule] * 2)
+
+
 register_environment(InModule)
 register_environment(LateReward, ["count", "steps"])

@@ -1,11 +1,12 @@
 """The probe: environments are graded by trying, and what fails is never called exact."""
 
 import json
+import pickle
 
 import pytest
 
 from perdure import Every
-from perdure.capture.environments import Level, environment_level
+from perdure.capture.environments import Level, capture_environment, environment_level, restore_environment
 from perdure.capture.environments.certificates import CERTIFICATES, Certificate, Certificates, find, keep, subject_of
 from perdure.capture.environments.probe import Maker, probe
 from perdure.errors import DeadlineError, InvalidInputError
@@ -22,6 +23,9 @@ from tests.capture.lives import cartpole
         ("tests.capture.hidden:LateReward", "E2", "in its first step: the reward"),
         ("tests.capture.hidden:InModule", "E4", "the observation, the reward"),
         ("tests.capture.hidden:Unrepeatable", "E4", "the observation"),
+        ("tests.capture.hidden:Pickling", "E3", "is not an environment whose state is known"),
+        ("tests.capture.hidden:vector", "E0", ""),
+        ("tests.capture.hidden:vector_of_failures", "E4", "the observation, the reward"),
     ],
 )
 def test_environments_are_graded_by_trying(name, level, reason):
@@ -40,10 +44,28 @@ def test_an_environment_that_cannot_be_made_is_an_error():
 
 
 @pytest.mark.process
+def test_an_environment_that_fails_by_itself_is_an_error():
+    """What an environment raises is told, and not taken for a grade."""
+    with pytest.raises(InvalidInputError, match="it fails with RuntimeError: no step today"):
+        probe(Maker("tests.capture.hidden:Failing", {}), steps=10)
+
+
+@pytest.mark.process
 def test_a_probe_has_a_deadline():
     """An environment that never answers is given up."""
     with pytest.raises(DeadlineError, match="took longer"):
         probe(Maker("CartPole-v1", {}), steps=10, deadline_seconds=0.0)
+
+
+def test_that_it_pickles_is_never_taken_for_it_is_captured():
+    """An environment that comes out of a pickle as it was is reset all the same, until somebody says what its state is."""
+    env = hidden.Pickling()
+    env.reset(seed=1)
+    env.step(1)
+    assert env.count == pickle.loads(pickle.dumps(env)).count
+
+    assert Level.E3 is environment_level(env)[0]
+    assert "statistical" == restore_environment(env, capture_environment(env), reset_seed=0).grade
 
 
 def test_a_certificate_is_of_one_subject(tmp_path):

@@ -81,7 +81,7 @@ VERB = Verb(
             "--env",
             required=True,
             metavar="ID",
-            help="an id of Gymnasium, or module:function that returns an environment with its wrappers",
+            help="an id of Gymnasium, or module:function for an environment with its wrappers, single or vector",
         ),
         argument("--arguments", default="{}", metavar="JSON", help="arguments of the environment, as a JSON object"),
         argument(

@@ -20,6 +20,7 @@ import numpy as np
 
 from perdure.capture.environments.certificates import CERTIFICATES, Certificate, Subject, subject_of
 from perdure.capture.environments.replaying import same
+from perdure.capture.environments.traits import is_instance
 from perdure.errors import DeadlineError, InvalidInputError, PerdureError
 
 __all__ = ["DEFAULT_STEPS", "Maker", "plain", "probe"]
@@ -41,7 +42,7 @@ class Maker:
 
     Attributes:
         name: An id of Gymnasium (``CartPole-v1``, ``package:Env-v0``), or ``module:function`` for one that returns a
-            single environment with all its wrappers.
+            an environment with all its wrappers, single or vector.
         arguments: Passed to either.
     """
 
@@ -109,7 +110,7 @@ def probe(maker: Maker, *, steps: int = DEFAULT_STEPS, deadline_seconds: float =
         the same episode each time; ``E4`` if a capture claimed to be exact and was not, or nothing is repeatable.
 
     Raises:
-        InvalidInputError: The environment cannot be made.
+        InvalidInputError: The environment cannot be made, or fails by itself.
         DeadlineError: It took too long.
     """
     record: _Record = _elsewhere(_record, deadline_seconds, maker, steps)
@@ -133,6 +134,8 @@ def _elsewhere(call: Callable[..., Any], deadline_seconds: float, *arguments: An
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     try:
         return pool.submit(call, *arguments).result(deadline_seconds)
+    except PerdureError:
+        raise
     except TimeoutError as error:
         for process in list(pool._processes.values()):  # noqa: SLF001 - the only way to end what never answers
             process.kill()
@@ -142,6 +145,13 @@ def _elsewhere(call: Callable[..., Any], deadline_seconds: float, *arguments: An
             hint="probe fewer steps",
             waited_seconds=deadline_seconds,
             holder="the environment",
+        ) from error
+    except Exception as error:  # whatever an environment raises, or its process dies of, it is what has failed
+        raise InvalidInputError(
+            f"cannot probe the environment: it fails with {type(error).__name__}: {error}",
+            kind="environment.fails",
+            hint="make it take random actions of its action space, then probe again",
+            field="env",
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -223,17 +233,18 @@ def _continue(maker: Maker, moments: Sequence[_Moment]) -> list[tuple[str, int, 
 
 def _step(env: Any, action: Any, *, after_end: bool) -> tuple[dict[str, Any], bool]:
     """One step, after a reset where one is due; the outcome as plain values."""
-    begun = plain(env.reset()[0]) if after_end else None
+    is_due = after_end and not is_instance(env, "vector.VectorEnv")  # these reset by themselves
+    begun = plain(env.reset()[0]) if is_due else None
     observation, reward, terminated, truncated, info = env.step(action)
     names = sorted(map(str, info))
     outcome = {
         "the first observation": begun,
         "the observation": plain(observation),
         "the reward": plain(reward),
-        "the end": (bool(terminated), bool(truncated)),
+        "the end": [plain(terminated), plain(truncated)],
         "the keys of info": names,
     }
-    return outcome, bool(terminated or truncated)
+    return outcome, bool(np.any(terminated) or np.any(truncated))
 
 
 def plain(value: Any) -> Any:
