@@ -38,7 +38,7 @@ from perdure.capture.environments.probe import plain
 from perdure.capture.environments.replaying import same
 
 _DETOURS = 4
-"""Most detours of one environment; the first is before its first step."""
+"""Most detours of one environment; the first is before its first step. One that lives episodes again counts twice."""
 _STEPS = 6
 _UNSEEN = frozenset({"RecordVideo", "RenderCollection", "AddRenderObservation"})
 """Wrappers that keep or draw pictures, which are not captured: a detour would show in them."""
@@ -103,21 +103,20 @@ class Client:
     def _step(self, env: Any, step: Method) -> Method:
         made = self._made.get(env, _DETOURS)
         if made < _DETOURS and (not made or self._chance.random() < 1 / 8):
-            self._made[env] = made + 1
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # theirs, about steps that their test has not taken
-                self._detour(env)
+                self._made[env] = made + (2 if self._detour(env) is Level.E1 else 1)
         return step
 
-    def _detour(self, env: Any) -> None:
+    def _detour(self, env: Any) -> Level:
         layers = {type(layer).__name__ for layer in _layers(env)}
         if layers & _UNSEEN:
-            return
+            return Level.E3
         tree = copy.deepcopy(capture_environment(env))
         level, reason = level_of(tree)
         if level is Level.E3:
             self._reset[reason] += 1
-            return
+            return level
         actions = _actions(env)
         expected = _walk(env, actions)
         restore_environment(env, tree, reset_seed=0)
@@ -132,6 +131,7 @@ class Client:
             _must_be_same(env, _walk(twin, actions), expected, "a new one")
             self._counts["twin"] += 1
             twin.close()
+        return level
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say how many detours there were: a client that makes none proves nothing."""
