@@ -112,6 +112,9 @@ class Client:
         layers = {type(layer).__name__ for layer in _layers(env)}
         if layers & _UNSEEN:
             return Level.E3
+        for layer in _layers(env):
+            _settle(layer.action_space)
+            _settle(layer.observation_space)
         tree = copy.deepcopy(capture_environment(env))
         level, reason = level_of(tree)
         if level is Level.E3:
@@ -155,6 +158,14 @@ def _layers(env: Any) -> Iterator[Any]:
     for each in (*getattr(env, "envs", ()), vars(env).get("env")):
         if is_environment(each):
             yield from _layers(each)
+
+
+def _settle(space: Any) -> None:
+    """Make the generators that a space would make of nothing at its first draw: those are different each time."""
+    _ = space.np_random
+    parts = getattr(space, "spaces", ())
+    for part in parts.values() if isinstance(parts, dict) else parts:
+        _settle(part)
 
 
 def _actions(env: Any) -> list[Any]:

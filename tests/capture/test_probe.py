@@ -58,7 +58,7 @@ def test_a_probe_has_a_deadline():
 
 
 def test_that_it_pickles_is_never_taken_for_it_is_captured():
-    """An environment that comes out of a pickle as it was is reset all the same, until somebody says what its state is."""
+    """An environment that comes out of a pickle as it was is reset all the same, until it is registered."""
     env = hidden.Pickling()
     env.reset(seed=1)
     env.step(1)
