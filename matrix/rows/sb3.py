@@ -220,7 +220,6 @@ SPECIAL: dict[tuple[str, str], tuple[Build, Environments]] = {
     ("PPO, CNN", "PongNoFrameskip-v4, AtariWrapper, VecFrameStack"): (small_cnn(PPO, **epochs(1)), atari),
     ("DQN, CNN", "PongNoFrameskip-v4, AtariWrapper, VecFrameStack"): (small_cnn(DQN, **replay(), **TARGET), atari),
     ("PPO", "BipedalWalker-v3, NewWorld"): (ON_POLICY["PPO"], of("BipedalWalker-v3", wrapper_class=NewWorld)),
-    ("SAC", "BipedalWalker-v3, NewWorld"): (FOR_FORCES["SAC"], of("BipedalWalker-v3", wrapper_class=NewWorld)),
     ("MaskablePPO", "InvalidActions"): (
         lambda env, seed: MaskablePPO("MlpPolicy", env, seed=seed, **epochs()),
         masked,
