@@ -106,7 +106,8 @@ class Resumption:
         automatic = self._word in ("auto", "must")
         candidates = found if automatic else [self._pick(found)]
         restored = self._recovery.restore(candidates, may_fall_back=automatic)
-        if restored is None and (self._word == "must" or self._recovery.skipped):
+        # Where there were checkpoints, beginning anew would end a training that may be saved: it has to be asked for.
+        if restored is None and (self._word == "must" or self._recovery.skipped or self._store.quarantined()):
             raise self._nothing()
         return restored
 
@@ -116,11 +117,17 @@ class Resumption:
 
     def _nothing(self) -> NothingRestorableError:
         skipped = self._recovery.skipped
-        why = f"none of {len(skipped)} can be used ({skipped[0].reason})" if skipped else "there are no checkpoints"
+        aside = self._store.quarantined()
+        if skipped:
+            why = f"none of {len(skipped)} can be used ({skipped[0].reason})"
+        elif aside:
+            why = f"every checkpoint is in quarantine ({aside[-1].get('reason', 'without a reason')})"
+        else:
+            why = "there are no checkpoints"
         return NothingRestorableError(
             f"cannot restore run {self._store.directory.name}: {why}",
             kind="run.nothing-restorable",
-            hint="look into quarantine/; resume='never' starts fresh",
+            hint="`perdure repair` shows what can be brought back; resume='never' starts fresh",
             name=self._store.directory.name,
         )
 

@@ -43,6 +43,7 @@ from perdure.resuming import Resumption
 from perdure.saver import Saver, SaverStatistics, is_torn
 from perdure.settings import Settings
 from perdure.stopping import StopFlag, grace_of
+from perdure.store.sharing import sharing
 from perdure.store.store import Checkpoint, Store
 from perdure.supervise.beats import Beater
 from perdure.surroundings import Surroundings
@@ -504,11 +505,17 @@ class Run:
         self._complaints.of_stall(self._saver.busy_seconds, self._saver.holder)
 
     def _distrust(self, error: CorruptionError) -> None:
-        """Put the checkpoint aside that this run was restored from: the next start must not meet the same damage."""
+        """
+        Put the checkpoint aside that this run was restored from, and those that share the damaged file with it.
+
+        The next start must not meet the same damage, which would be found only when it trains again.
+        """
         restored = self._restored
         if restored is not None and restored.directory.is_dir():
-            self._both_tiers().quarantine(restored.directory, error.message, self._surroundings.now())
-            self._record_event("quarantined", checkpoint=restored.directory.name, reason=error.message)
+            tiers = self._both_tiers()
+            for checkpoint in [restored, *sharing(tiers.scan()[0], restored, error.path)]:
+                tiers.quarantine(checkpoint.directory, error.message, self._surroundings.now())
+                self._record_event("quarantined", checkpoint=checkpoint.directory.name, reason=error.message)
         self._restored = None
 
     # Restoring

@@ -18,12 +18,12 @@ def _execute(arguments: Namespace, context: Context) -> int:
     view = choose_run(context, arguments.run)
     output = context.output
     with progress(output, "verifying") as on_progress:
-        plan = view.plan_repair(arguments.copies or (), on_progress)
+        plan = view.plan_repair(arguments.copies or (), on_progress, without_lost=arguments.without_lost)
     if not output.manner.quiet:
         _print_plan(plan, context)
     output.flush()
     if arguments.dry_run or not plan.rows:
-        output.document({**plan.to_json(), "dry_run": arguments.dry_run, "mended": [], "put_aside": {}})
+        output.document({**plan.to_json(), "dry_run": arguments.dry_run, "mended": [], "put_aside": {}, "gone_on": {}})
         return _judge(plan)
     what = count_text(len(plan.rows), "damaged checkpoint")
     if not arguments.yes and not is_confirmed(context, f"repair {what}", f"run {plan.run}"):
@@ -38,7 +38,7 @@ def _execute(arguments: Namespace, context: Context) -> int:
 def _judge(plan: RepairPlan) -> Exit:
     if not plan.rows:
         return Exit.OK
-    restores = plan.whole > 0 or any(row.action is Repair.MEND for row in plan.rows)
+    restores = plan.whole > 0 or any(row.action is not Repair.PUT_ASIDE for row in plan.rows)
     return Exit.DEGRADED if restores else Exit.DAMAGED
 
 
@@ -49,7 +49,7 @@ def _print_plan(plan: RepairPlan, context: Context) -> None:
         output.line(f"nothing to repair: {all_whole}")
         return
     for row in plan.rows:
-        colour = "yellow" if row.action is Repair.MEND else "red"
+        colour = "red" if row.action is Repair.PUT_ASIDE else "yellow"
         output.line(f"{row.directory}  ", Word(row.action.value, colour))
         for problem in row.problems:
             output.line(f"  {in_brief(problem, plan.directory / 'snapshots' / row.directory)}")
@@ -59,15 +59,20 @@ def _print_plan(plan: RepairPlan, context: Context) -> None:
             output.line(f"  {path}  has no whole copy")
     if not plan.is_mendable:
         output.note("if there is a backup of the run, name it with --from DIR")
+    if any(row.can_lose and row.action is Repair.PUT_ASIDE for row in plan.rows):
+        output.note("to go on without the transitions that are lost, say --without-lost")
 
 
 def _print_result(result: RepairResult, context: Context) -> None:
     output = context.output
     if output.manner.quiet:
-        for name in result.mended:
+        for name in (*result.mended, *result.gone_on.values()):
             output.line(name)
         return
-    output.line(f"mended {count_text(len(result.mended), 'checkpoint')} of run {result.run}")
+    if result.mended or not result.gone_on:
+        output.line(f"mended {count_text(len(result.mended), 'checkpoint')} of run {result.run}")
+    for name, renewed in result.gone_on.items():
+        output.line(f"{name} goes on as {renewed}, without what is lost")
     for name, path in result.put_aside.items():
         output.line(f"put {name} aside: {path}")
     output.note(f"check it: perdure verify {result.run} --level load")
@@ -78,8 +83,9 @@ VERB = Verb(
         "Put right what is damaged. Every checkpoint is read first; a damaged or missing file is replaced by a "
         "copy with the committed digest, from another checkpoint of the run, from one that was put aside, or "
         "from another place that holds the run. A checkpoint that cannot be mended is put aside, whole as it "
-        "lies, so that nothing trips over it. The plan comes first; on a terminal you are asked, elsewhere --yes "
-        "is needed. Not while the run trains."
+        "lies, so that nothing trips over it. With --without-lost, one that has lost nothing but segments of replay "
+        "buffers goes on without the transitions in them, also if a start has put it aside already. The plan comes "
+        "first; on a terminal you are asked, elsewhere --yes is needed. Not while the run trains."
     ),
     arguments=(
         RUN,
@@ -90,10 +96,19 @@ VERB = Verb(
             metavar="DIR",
             help="another place that holds the run, such as a backup; may be given several times",
         ),
+        argument(
+            "--without-lost",
+            action="store_true",
+            help="go on without transitions of replay buffers of which no whole copy is left",
+        ),
         DRY_RUN,
         YES,
     ),
     exits=(Exit.DEGRADED, Exit.DAMAGED, Exit.NOT_FOUND, Exit.HELD),
     execute=_execute,
-    examples=("perdure repair ppo-ant --dry-run", "perdure repair ppo-ant --from /backup/runs --yes"),
+    examples=(
+        "perdure repair ppo-ant --dry-run",
+        "perdure repair ppo-ant --from /backup/runs --yes",
+        "perdure repair sac-ant --without-lost",
+    ),
 )

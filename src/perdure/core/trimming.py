@@ -90,9 +90,9 @@ def plan_repacking(state: RingState, capacity: int, lost: Collection[Span] = ())
     Args:
         state: The ring that the rows are in.
         capacity: Rows of the new ring.
-        lost: Slots whose rows are gone; spans do not overlap.
+        lost: Slots whose rows are gone.
     """
-    runs = [run for span in state.spans for run in _without(span, lost)]
+    runs = [run for span in state.spans for run in without(span, lost)]
     excess = sum(stop - start for start, stop in runs) - capacity
     moves: list[Move] = []
     breaks: list[int] = []
@@ -111,7 +111,8 @@ def plan_repacking(state: RingState, capacity: int, lost: Collection[Span] = ())
     return Repacking(tuple(moves), RingState(capacity, target % capacity, target, state.total_count), tuple(breaks))
 
 
-def _without(span: Span, lost: Collection[Span]) -> list[Span]:
+def without(span: Span, lost: Collection[Span]) -> list[Span]:
+    """What is left of a span; the lost ones may overlap."""
     runs = []
     start = span[0]
     for gap in sorted(gap for gone in lost if (gap := overlap(span, gone))):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from perdure.core.manifest import FileEntry, Manifest
 from perdure.errors import CorruptionError, FormatError, NotFoundError, PerdureError, StoreError
 from perdure.files.reading import read_verified
 from perdure.inspection.documents import Document
+from perdure.inspection.losing import can_lose, commit_without, newest_aside
 from perdure.inspection.verification import CheckpointCheck, Level, OnProgress, check_all
 from perdure.store.layout import MANIFEST_FILE, QUARANTINE, SNAPSHOTS
 from perdure.store.mending import replace_content, replace_manifest
@@ -32,11 +33,13 @@ class Repair(str, Enum):
     """Every damaged file has a whole copy."""
     PUT_ASIDE = "put aside"
     """It goes to quarantine."""
+    GO_ON = "go on without"
+    """It is committed anew without the replay segments that are lost, and goes to quarantine as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairRow(Document):
-    """One damaged directory under ``snapshots/``."""
+    """One damaged directory under ``snapshots/``, or one in ``quarantine/`` that is to be brought back."""
 
     directory: str
     global_step: int | None
@@ -46,6 +49,8 @@ class RepairRow(Document):
     lost: tuple[str, ...]
     """Damaged files of which no copy was found."""
     problems: tuple[PerdureError, ...]
+    can_lose: bool = False
+    """Whether all that is lost are transitions of replay buffers, which a repair can go on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,8 @@ class RepairPlan(Document):
 
     @property
     def is_mendable(self) -> bool:
-        """Whether nothing has to be put aside."""
-        return all(row.action is Repair.MEND for row in self.rows)
+        """Whether nothing has to be put aside for good."""
+        return all(row.action is not Repair.PUT_ASIDE for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class RepairResult(Document):
     """Names of directories."""
     put_aside: Mapping[str, Path]
     """Where each that could not be mended is now."""
+    gone_on: Mapping[str, str]
+    """What each that went on without something is now: the names of both directories."""
 
 
 class _Copies:
@@ -152,7 +159,9 @@ def _directories(folder: Path) -> Iterator[Path]:
         yield from sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
 
 
-def plan_repair(store: Store, run: str, others: Sequence[Path], on_progress: OnProgress) -> RepairPlan:
+def plan_repair(
+    store: Store, run: str, others: Sequence[Path], on_progress: OnProgress, *, without_lost: bool
+) -> RepairPlan:
     """
     Look for damage, and for whole copies of what is damaged; reads only.
 
@@ -161,24 +170,40 @@ def plan_repair(store: Store, run: str, others: Sequence[Path], on_progress: OnP
         run: Its name.
         others: Directories of the same run elsewhere: a backup, another tier.
         on_progress: Told the bytes checked so far and the bytes to check.
+        without_lost: Whether to go on without transitions of which no whole copy is left.
 
     Raises:
         FormatError: A manifest is of a newer schema, or unsigned though a key is set.
         StoreError: The run may not be read.
     """
     found, broken = store.scan()
+    aside = newest_aside(store)
+    if aside is not None and all(aside.manifest.order > checkpoint.manifest.order for checkpoint in found):
+        # A start has put it aside, and nothing was saved since.
+        found = [*found, aside]
     checks, _, _ = check_all(store, found, Level.HASH, on_progress)
     by_directory = {checkpoint.directory: checkpoint for checkpoint in found}
     copies = _Copies(store, others)
-    rows = [_file_row(by_directory[check.directory], check, copies) for check in checks if not check.restores]
+    rows = [_file_row(store, by_directory[check.directory], check, copies) for check in checks if not check.restores]
+    rows = [_willing(row) if without_lost else row for row in rows if _is_at_stake(store, row)]
     rows += [_directory_row(damage, copies) for damage in broken]
-    whole = sum(check.restores for check in checks)
+    whole = sum(check.restores for check in checks if check.directory.parent == store.snapshots)
     return RepairPlan(run, store.directory, tuple(others), tuple(rows), whole)
 
 
-def _file_row(checkpoint: Checkpoint, check: CheckpointCheck, copies: _Copies) -> RepairRow:
+def _is_at_stake(store: Store, row: RepairRow) -> bool:
+    """What lies in quarantine stays there, unless it can be brought back."""
+    return row.can_lose or (store.snapshots / row.directory).exists()
+
+
+def _willing(row: RepairRow) -> RepairRow:
+    return replace(row, action=Repair.GO_ON) if row.can_lose else row
+
+
+def _file_row(store: Store, checkpoint: Checkpoint, check: CheckpointCheck, copies: _Copies) -> RepairRow:
     entries = [entry for entry in checkpoint.manifest.files if entry.path in check.damaged_files]
-    return _row(checkpoint.directory.name, checkpoint.manifest, entries, {}, check.problems, copies)
+    row = _row(checkpoint.directory.name, checkpoint.manifest, entries, {}, check.problems, copies)
+    return replace(row, can_lose=can_lose(store, checkpoint, row.lost))
 
 
 def _directory_row(damage: Damage, copies: _Copies) -> RepairRow:
@@ -222,20 +247,40 @@ def execute_repair(store: Store, plan: RepairPlan, at: Callable[[], str]) -> Rep
         CorruptionError: A copy is not whole any more; what was mended before stays so.
         StoreError: The disk refuses.
     """
-    mended, aside = [], {}
+    mended, aside, gone_on = [], {}, {}
     for row in plan.rows:
         directory = store.snapshots / row.directory
         if row.action is Repair.MEND:
             _mend(store, directory, row)
             mended.append(row.directory)
             event = {"event": "repaired", "checkpoint": row.directory, "files": sorted(row.sources)}
+        elif row.action is Repair.GO_ON:
+            gone_on[row.directory] = _go_on(store, row, at)
+            event = {"event": "repaired", "checkpoint": gone_on[row.directory], "without": sorted(row.lost)}
+        elif not directory.exists():
+            continue  # it lies in quarantine already
         else:
             reason = row.problems[0].message if row.problems else "it cannot be mended"
             aside[row.directory] = store.quarantine(directory, reason, at())
             event = {"event": "quarantined", "checkpoint": row.directory, "reason": reason}
         with contextlib.suppress(StoreError):  # a disk too full for a line of history is mended all the same
             store.events.append({"at": at(), **event, "by": "repair"})
-    return RepairResult(plan.run, tuple(mended), aside)
+    return RepairResult(plan.run, tuple(mended), aside, gone_on)
+
+
+def _go_on(store: Store, row: RepairRow, at: Callable[[], str]) -> str:
+    """Commit a checkpoint without what is lost, then put the damaged one aside; returns the new directory's name."""
+    directory = store.snapshots / row.directory
+    if directory.exists():
+        damaged = Checkpoint(directory, manifest_of(directory, store.read_manifest(directory), store.keys))
+    else:
+        found = newest_aside(store)
+        assert found is not None, "planned from the same directories"
+        damaged = found
+    renewed = commit_without(store, damaged, row.lost, row.sources, at())
+    if directory.exists():
+        store.quarantine(directory, row.problems[0].message, at())
+    return renewed.directory.name
 
 
 def _mend(store: Store, directory: Path, row: RepairRow) -> None:

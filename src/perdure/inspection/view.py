@@ -233,20 +233,23 @@ class RunView:
         self._require_nobody("migrate")
         return renewal.execute_renewal(self._store, plan)
 
-    def plan_repair(self, others: Sequence[Path] = (), on_progress: OnProgress = _tell_nobody) -> RepairPlan:
+    def plan_repair(
+        self, others: Sequence[Path] = (), on_progress: OnProgress = _tell_nobody, *, without_lost: bool = False
+    ) -> RepairPlan:
         """
         Look for damage, and for whole copies of what is damaged; reads only.
 
         Args:
             others: Other places of the run, such as a backup: the run's directory there, or one that holds it.
             on_progress: Told the bytes checked so far and the bytes to check.
+            without_lost: Whether to go on without transitions of which no whole copy is left.
 
         Raises:
             NotFoundError: Kind ``run.not-found``: one of the places does not hold the run.
         """
         places = [place_of(self.run, Path(other)) for other in others]
         with explained("read", self._store.snapshots):
-            return repair.plan_repair(self._store, self.run, places, on_progress)
+            return repair.plan_repair(self._store, self.run, places, on_progress, without_lost=without_lost)
 
     def execute_repair(self, plan: RepairPlan) -> RepairResult:
         """

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from perdure.core.names import check_segment
-from perdure.core.ring import Column, Group, Piece, RingState, check_column, overlap
+from perdure.core.ring import Column, Group, Piece, RingState, Span, check_column, overlap
+from perdure.core.trimming import without
 from perdure.errors import CorruptionError, FormatError, InvalidInputError
 
 SCHEMA_VERSION = 1
@@ -33,6 +34,16 @@ class Header:
     mutable: tuple[str, ...]
     """Names of the arrays in `MUTABLE_FILE`; there is no such file if there are none."""
     random_state: dict[str, Any] | None
+    lost: tuple[Span, ...] = ()
+    """Slots whose rows are gone though they count as held: a repair went on without them."""
+
+    def without(self, files: Collection[str]) -> Header:
+        """The same ring, gone on without the rows of some files."""
+        pieces = {key: tuple(p for p in held if p.file not in files) for key, held in self.pieces.items()}
+        gone = {piece.used for held in self.pieces.values() for piece in held if piece.file in files}
+        return replace(
+            self, pieces={key: held for key, held in pieces.items() if held}, lost=(*sorted(gone | set(self.lost)),)
+        )
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -59,6 +70,7 @@ def encode_head(
     groups: Iterable[Group],
     mutable: Iterable[str],
     random_state: Mapping[str, Any] | None,
+    lost: Iterable[Span] = (),
 ) -> bytes:
     """
     Put all of a header but its segment table together; `encode_table` gives the rest of the file.
@@ -71,7 +83,9 @@ def encode_head(
         groups: How it is cut.
         mutable: Names of the arrays that were copied.
         random_state: JSON-able but for arrays, which become lists.
+        lost: Slots whose rows are gone.
     """
+    gone = list(lost)
     head = {
         "schema_version": SCHEMA_VERSION,
         "capacity": state.capacity,
@@ -90,7 +104,7 @@ def encode_head(
         ],
         "mutable": sorted(mutable),
         "random_state": random_state,
-    }
+    } | ({"lost": gone} if gone else {})
     text = json.dumps(head, separators=(",", ":"), default=_listed)
     return f'{text[:-1]},"segments":[\n'.encode()
 
@@ -99,6 +113,12 @@ def encode_table(pieces: Mapping[tuple[str, int], Iterable[Piece]]) -> bytes:
     """The segment table, and the end of the file."""
     entries = ",\n".join(_entry(key[0], piece) for key, held in pieces.items() for piece in held)
     return f"{entries}\n]}}\n".encode()
+
+
+def encode_header(header: Header) -> bytes:
+    """A whole header file."""
+    head = encode_head(header.state, header.n_envs, header.groups, header.mutable, header.random_state, header.lost)
+    return head + encode_table(header.pieces)
 
 
 def _listed(value: object) -> object:
@@ -144,6 +164,7 @@ class _HeaderForm(msgspec.Struct):
     random_state: msgspec.Raw
     """Left to Python's own parser: a generator's state has integers of 128 bits."""
     segments: tuple[_PieceForm, ...]
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 def decode_header(content: bytes | memoryview, path: str) -> Header:
@@ -187,7 +208,7 @@ def _header_of(form: _HeaderForm) -> Header:
         pieces[key] = (*pieces.get(key, ()), entry)
     state = RingState(form.capacity, form.head_position, form.size, form.total_count)
     random_state = msgspec.convert(json.loads(bytes(form.random_state)), dict[str, Any] | None)
-    return Header(state, form.n_envs, groups, pieces, form.mutable, random_state)
+    return Header(state, form.n_envs, groups, pieces, form.mutable, random_state, form.lost)
 
 
 def _check(header: Header, form: _HeaderForm) -> None:
@@ -217,9 +238,9 @@ def _lengths(group: Group) -> list[int]:
 
 
 def _check_complete(header: Header, group: Group) -> None:
-    """Every row that the ring holds is in exactly one piece; this is what nothing else would notice."""
+    """Every row that the ring holds and has not lost is in exactly one piece; nothing else would notice."""
     used = sorted(piece.used for key, held in header.pieces.items() if key[0] == group.prefix for piece in held)
-    for held in header.state.spans:
+    for held in (span for whole in header.state.spans for span in without(whole, header.lost)):
         position = held[0]
         for part in used:
             common = overlap(part, held)

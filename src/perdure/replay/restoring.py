@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from perdure.core.component import PartsSource
 from perdure.core.names import component_stem
 from perdure.core.ring import RingState
-from perdure.core.trimming import All, MaxAge, Repacking, Trim, plan_repacking, plan_trim
+from perdure.core.trimming import All, MaxAge, Repacking, Trim, plan_repacking, plan_trim, without
 from perdure.errors import CorruptionError, IncompatibleError
 from perdure.files.door import Files
 from perdure.replay.header import HEADER_FILE, MUTABLE_FILE, Header, decode_header
@@ -156,8 +156,9 @@ class _Restore:
         self._total_bytes = sum(task.doubt.entry.bytes for task in tasks)
         lost = self._drop_damaged(tasks) if self._options.damaged == "drop" else []
         paths = {task.doubt.entry.path for task in lost}
+        gone = [*header.lost, *(task.piece.used for task in lost)]
         tasks = [task for task in tasks if task.doubt.entry.path not in paths]
-        must_move = bool(lost) or header.state.capacity != ring.state.capacity
+        must_move = bool(gone) or header.state.capacity != ring.state.capacity
         loader, errands = self._load(tasks, must_verify=must_move)
         columns: Mapping[str, NDArray[Any]] = loader.columns
         state = window.keeping(self._rows_to_keep(columns, window))
@@ -166,8 +167,8 @@ class _Restore:
         mutable = self._mutable()
         content = RingContent(columns, mutable, state, header.random_state)
         if must_move:
-            content = self._move(content, [task.piece.used for task in lost])
-        self._describe(content.state)
+            content = self._move(content, gone)
+        self._describe(content.state, window)
         return Outcome(header, content, tuple(errands), not must_move, "; ".join(self._notes))
 
     def _rows_to_load(self) -> int:
@@ -288,8 +289,12 @@ class _Restore:
         }
         return replace(content, columns=columns, mutable=mutable, state=repacking.state, breaks=repacking.breaks)
 
-    def _describe(self, state: RingState) -> None:
+    def _describe(self, state: RingState, window: RingState) -> None:
         header = self._header
+        if header.lost:
+            held = sum(stop - start for span in window.spans for start, stop in without(span, header.lost))
+            gone = (window.size - held) * header.n_envs
+            self._notes.insert(0, f"without {gone:,} transitions that a repair has given up")
         if not isinstance(self._options.trim, All):
             held = header.state.size * header.n_envs
             self._notes.insert(

@@ -64,7 +64,8 @@ def damaged_segment(
     return CorruptionError(
         f"cannot use replay segment {path}, which holds {rows}: {why}",
         kind="replay.damaged",
-        hint="restore an older checkpoint, or go on without these transitions with damaged='drop'",
+        hint="restore an older checkpoint, or go on without these transitions: `perdure repair --without-lost` once "
+        "the run has stopped, or damaged='drop'",
         path=path,
         expected=expected,
         actual=actual,
