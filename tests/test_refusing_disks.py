@@ -7,6 +7,7 @@ import pytest
 
 import perdure
 from perdure.errors import StoreError
+from perdure.replay import RingBuffer, RingComponent
 from tests.rooted import memory_file_system
 
 MEGABYTE = 1024 * 1024
@@ -73,3 +74,27 @@ def test_an_unwritable_disk_is_named_at_once(tmp_path):
 
     assert "store.read-only" == caught.value.kind
     assert "mount the file system writable" in caught.value.hint
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("is_noise", [False, True])
+def test_coded_segments_need_the_room_of_their_codes(tmp_path, is_noise):
+    """A coded buffer is saved where its rows would not fit; one that does not shrink is refused, with room to spare."""
+    frames = np.random.default_rng(0).integers(0, 256, (48, 1024, 1024), np.uint8)
+    with memory_file_system(tmp_path / "disk", "size=40m") as disk:
+        buffer = RingBuffer(48, {"obs": (np.uint8, (1024, 1024))})
+        with perdure.open(disk, run="t", quiet=True, save=None, budget=None) as run:
+            run.track(replay=RingComponent(buffer, codec="auto"))
+            run.restore()
+            for frame in frames:
+                buffer.add(obs=frame if is_noise else frames[0])
+            if not is_noise:
+                run.save().wait()
+                return
+            with pytest.raises(StoreError, match="bytes are needed") as caught:
+                run.save().wait()
+            assert "store.full" == caught.value.kind
+            assert [] == list((disk / "t" / "staging").iterdir())
+            with pytest.warns(perdure.SaveFailedWarning):
+                run._surface()
+            buffer.add_batch(obs=np.zeros((48, 1024, 1024), np.uint8))  # so that the last save at the end fits

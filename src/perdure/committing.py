@@ -26,7 +26,7 @@ from perdure.files.shared import SharedFolder
 from perdure.files.writing import digest_of
 from perdure.pacing import Pace
 from perdure.store.layout import META_FILE, STAGING
-from perdure.store.store import SPARE_BYTES, Checkpoint, Store, room_for
+from perdure.store.store import SPARE_BYTES, Checkpoint, Store, announced_bytes
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import discard
 from perdure.tiers.tiered import Tiered
@@ -254,7 +254,7 @@ class Committer:
 
     def _check_memory(self, parts: Iterable[Part]) -> None:
         """Refuse what the host has no memory for: a memory file system may be allowed to grow beyond that."""
-        needed = room_for(parts)
+        needed = announced_bytes(parts)
         if needed <= SPARE_BYTES:
             return  # asking takes longer than most saves to memory have
         available = self._surroundings.available_memory_bytes()

@@ -10,7 +10,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from perdure.core.coding import CODINGS, RAW, Coding
-from perdure.core.component import DeferredPart
 from perdure.core.ring import Column
 from perdure.errors import CorruptionError, MissingDependencyError
 from perdure.files.reading import allocate
@@ -269,15 +268,6 @@ def test_segments_that_do_not_get_smaller_are_mapped(shop):
     back = filled(0)
     assert "coded" not in (note := component(back).restore_parts(source)), note
     assert note.startswith("mapped")
-
-
-def test_room_is_asked_for_before_the_first_byte(shop):
-    """A part whose length is not known yet announces at least what it will take."""
-    capture = component(filled(90)).capture_parts(STEM)
-    deferred = [part for part in capture.parts if isinstance(part, DeferredPart)]
-    assert deferred
-    assert all(part.make().size_bytes <= part.most_bytes for part in deferred)
-    capture.on_aborted()
 
 
 def test_coded_segments_are_linked_by_the_next_save(shop, saved):

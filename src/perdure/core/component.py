@@ -49,10 +49,8 @@ class DeferredPart:
     """A file of a checkpoint whose length is known only once it has been put together, as of compressed bytes."""
 
     path: str
-    most_bytes: int
-    """What it can take; room for so much is asked for before anything is written."""
     make: Callable[[], ContentPart]
-    """Called once, in the writer's thread; the file has the same path."""
+    """Called once, in the writer's thread; the file has the same path. Room is asked for when it has been made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class RingComponent:
             content = memoryview(head + encode_table(draft.pieces(writer.coded)))
             return ContentPart(path, len(content), lambda: (content,))
 
-        parts.append(DeferredPart(path, len(head) + draft.most_table_bytes, header))
+        parts.append(DeferredPart(path, header))
 
         def committed(directory: Path, files: Mapping[str, FileEntry]) -> None:
             journal.release(moment.snapshot)

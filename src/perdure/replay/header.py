@@ -18,8 +18,6 @@ from perdure.errors import CorruptionError, FormatError, InvalidInputError
 SCHEMA_VERSION = 1
 HEADER_FILE = "buffer_header.json"
 MUTABLE_FILE = "mutable.safetensors"
-MOST_ENTRY_BYTES = 256
-"""An entry of the segment table takes less, with eleven digits for every slot."""
 
 
 @dataclass(frozen=True, slots=True)

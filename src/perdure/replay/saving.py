@@ -14,7 +14,7 @@ from perdure.core.component import ContentPart, LinkPart, Part
 from perdure.core.manifest import FileEntry
 from perdure.core.ring import Group, Piece, PlannedPiece, RingState, SavedGroup, Span, plan_segment, segments_to_plan
 from perdure.core.tensorfile import TensorSpec, plan_layout
-from perdure.replay.header import MOST_ENTRY_BYTES, MUTABLE_FILE
+from perdure.replay.header import MUTABLE_FILE
 from perdure.replay.rows import column_of
 
 Key = tuple[str, int]
@@ -89,12 +89,6 @@ class Draft:
     def replaced(self) -> list[Piece]:
         """What is on the shelf and not in the save."""
         return [piece for key in self.planned for piece in self.shelf.pieces.get(key, ())] if self.shelf else []
-
-    @property
-    def most_table_bytes(self) -> int:
-        """What the segment table takes at most."""
-        kept = len(self.shelf.links) if self.shelf else 0
-        return MOST_ENTRY_BYTES * (1 + kept + sum(len(plans) for plans in self.planned.values()))
 
     def pieces(self, coded: Collection[str]) -> dict[Key, tuple[Piece, ...]]:
         """All pieces by segment, once the files with the given names were written coded and other new ones as rows."""

@@ -98,10 +98,10 @@ class SegmentWriter:
 
     def part(self, path: str, group: Group, piece: Piece) -> Part:
         """The file of a piece; nothing is copied before it is its turn to be written."""
-        layout, _ = plan_rows(group.columns, piece.held[1] - piece.held[0], is_mappable=group.is_mappable)
         if self._coder is not None and group.prefix == WIDE_PREFIX:
             coder = self._coder
-            return DeferredPart(path, layout.total_bytes, lambda: self._code(coder, path, group, piece))
+            return DeferredPart(path, lambda: self._code(coder, path, group, piece))
+        layout, _ = plan_rows(group.columns, piece.held[1] - piece.held[0], is_mappable=group.is_mappable)
         return ContentPart(path, layout.total_bytes, lambda: self._lend(self._copy(group, piece)[0]))
 
     def _code(self, coder: Coder, path: str, group: Group, piece: Piece) -> ContentPart:

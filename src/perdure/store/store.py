@@ -342,14 +342,20 @@ class Store:
             check_path(part.path, "file path")
         name = checkpoint_directory_name(draft.global_step, draft.id)
         staging = self.directory / STAGING / name
-        self._check_space(parts)
+        # What is known is asked for before anything is written; what is not, once it is known.
+        announced = announced_bytes(parts)
+        self._check_space(announced)
         with explained("make directory", staging):
             self.files.make_directory(staging)
         try:
             folders = make_folders(self.files, staging, [part.path for part in parts])
             with Together(self.files) as files:
-                entries = tuple(self._place(files, staging, part) for part in parts)
-                manifest, content = checked_manifest(msgspec.structs.replace(draft, files=entries), staging, self.keys)
+                entries = []
+                for part in parts:
+                    entries.append(self._place(files, staging, part, announced))
+                    announced -= announced_bytes([part])
+                whole = msgspec.structs.replace(draft, files=tuple(entries))
+                manifest, content = checked_manifest(whole, staging, self.keys)
                 # Last: a directory without a manifest is not a checkpoint, whatever else is in it.
                 write_file(files, staging / MANIFEST_FILE, len(content), [memoryview(content)])
                 sync_folders(files, staging, folders)
@@ -363,8 +369,8 @@ class Store:
         replace_symlink(self.files, self.directory / LATEST, f"{SNAPSHOTS}/{name}", f"{TEMPORARY_PREFIX}{draft.id}")
         return checkpoint
 
-    def _check_space(self, parts: Sequence[Part]) -> None:
-        needed = SPARE_BYTES + room_for(parts)
+    def _check_space(self, content_bytes: int) -> None:
+        needed = SPARE_BYTES + content_bytes
         with explained("look at", self.directory):
             free = self.files.free_bytes(self.directory)
         if free < needed:
@@ -376,7 +382,7 @@ class Store:
                 errno_name="ENOSPC",
             )
 
-    def _place(self, files: Files, staging: Path, part: Part) -> FileEntry:
+    def _place(self, files: Files, staging: Path, part: Part, still_to_come: int) -> FileEntry:
         target = staging / part.path
         if isinstance(part, LinkPart):
             with explained("link", part.source):
@@ -384,6 +390,8 @@ class Store:
         if isinstance(part, LinkPart | ElsewherePart):
             return FileEntry(part.path, part.entry.bytes, part.entry.digest)
         content = part.make() if isinstance(part, DeferredPart) else part
+        if content is not part:
+            self._check_space(still_to_come + content.size_bytes)
         digest = write_file(files, target, content.size_bytes, content.chunks())
         return FileEntry(part.path, content.size_bytes, digest)
 
@@ -538,16 +546,9 @@ class Store:
         replace_file(self.files, path, content, path.with_name(f"{TEMPORARY_PREFIX}{self.new_id()}"))
 
 
-def room_for(parts: Iterable[Part]) -> int:
-    """Bytes that files take which have to be written."""
-    needed = 0
-    for part in parts:
-        match part:
-            case ContentPart(size_bytes=size):
-                needed += size
-            case DeferredPart(most_bytes=most):
-                needed += most
-    return needed
+def announced_bytes(parts: Iterable[Part]) -> int:
+    """What files will take whose length is known before they are made."""
+    return sum(part.size_bytes for part in parts if isinstance(part, ContentPart))
 
 
 def manifest_of(directory: Path, content: bytes, keys: Keyring) -> Manifest:
