@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks._replay_peers import CONTENDERS, Rows
+from benchmarks._replay_peers import CONTENDERS, Rows, newest_source
 from benchmarks.measure import evict
+from perdure.files.reading import allocate
+from perdure.replay import RingBuffer, RingComponent
 
 CHILD_SECONDS = 600
 """No child needs a tenth of it."""
@@ -150,8 +155,40 @@ def load(name: str, case: str, count: int, folder: Path) -> dict[str, Any]:
     return times | {"peak_bytes": peak}
 
 
+def read(name: str, case: str, count: int, folder: Path) -> dict[str, Any]:
+    """Read a whole buffer from a cold disk: as we do, verified, or as a plain program does."""
+    source = newest_source(folder)
+    files = [source.directory / path for path in source.files]
+
+    def plain() -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(partial(_read_plainly, into_fresh=name == "plain-into-memory"), files))
+
+    def verified() -> None:
+        choices = {"load": "read"} if name == "verified-into-memory" else {"verify": "eager"}
+        RingComponent(RingBuffer(count, CASES[case], rng=0), **choices).restore_parts(source)
+
+    evict(source.directory)
+    began = time.perf_counter()
+    (plain if name.startswith("plain") else verified)()
+    return {"seconds": time.perf_counter() - began}
+
+
+def _read_plainly(path: Path, *, into_fresh: bool) -> memoryview:
+    """Read a file as fast as a plain program does, into memory of its size or over and over into the same."""
+    size = path.stat().st_size
+    buffer = allocate(size if into_fresh else 2**20)
+    descriptor = os.open(path, os.O_RDONLY)
+    position = 0
+    while position < size:
+        start = position if into_fresh else 0
+        position += os.preadv(descriptor, [buffer[start : start + 2**20]], position)
+    os.close(descriptor)
+    return buffer
+
+
 class Processes:
-    """Runs `save` and `load`, each in a fresh process."""
+    """Runs `save`, `load` and `read`, each in a fresh process."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")

@@ -7,11 +7,8 @@ save is durable for all of them, a load begins with cold caches, and loads alter
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +18,11 @@ from numpy.typing import NDArray
 from tests.replay.harness import STEM, sparse_checkpoint
 
 import perdure
-from benchmarks._replay_child import CASES, MORE, Processes, load, save
+from benchmarks._replay_child import CASES, MORE, Processes, load, read, save
 from benchmarks._replay_peers import BATCH, CONTENDERS, is_installed, newest_source
 from benchmarks._replay_pictures import play
 from benchmarks.measure import MB, alternate, evict, figure, machine, scratch, seconds, summary
 from perdure.core.manifest import FileEntry
-from perdure.files.reading import allocate
 from perdure.replay import RingBuffer, RingComponent, RingState
 
 SEGMENT_BYTES = 16 * 2**20
@@ -63,7 +59,7 @@ def measure_case(processes: Processes, case: str, count: int, rounds: int, *, is
         figures.append(
             figure(f"replay@{label}:whole-run-batch-seconds", median(run, "batch_seconds"), "", {"loads": run})
         )
-        figures += measure_reading(label, case, count, where / "perdure", rounds)
+        figures += measure_reading(processes, label, case, count, where / "perdure", rounds)
     return figures
 
 
@@ -109,7 +105,9 @@ def peer_figures(
     ]
 
 
-def measure_reading(label: str, case: str, count: int, folder: Path, rounds: int) -> list[dict[str, Any]]:
+def measure_reading(
+    processes: Processes, label: str, case: str, count: int, folder: Path, rounds: int
+) -> list[dict[str, Any]]:
     """Sampling after a restore against plain memory; the rate of a verified read against that of a plain one."""
     source = newest_source(folder)
 
@@ -132,25 +130,15 @@ def measure_reading(label: str, case: str, count: int, folder: Path, rounds: int
     if case == "small":
         return figures
     rings.clear()
-    files = [source.directory / path for path in source.files]
-
-    def plain(*, into_fresh: bool) -> float:
-        with ThreadPoolExecutor(4) as pool:
-            return seconds(lambda: list(pool.map(partial(read_plainly, into_fresh=into_fresh), files)))
-
-    def cold(action: Callable[[], float]) -> float:
-        evict(source.directory)
-        return action()
-
-    contenders: dict[str, Callable[[], float]] = {
-        "plain": lambda: plain(into_fresh=False),
-        "verified": lambda: seconds(lambda: restored(verify="eager")),
-        "plain_into_memory": lambda: plain(into_fresh=True),
-        "verified_into_memory": lambda: seconds(lambda: restored(load="read")),
-    }
-    times = alternate({name: partial(cold, action) for name, action in contenders.items()}, rounds, 1)
+    # In processes of their own: memory that another one has left would be ready at hand, which new memory never is.
+    contenders = ("plain", "verified", "plain-into-memory", "verified-into-memory")
+    times = alternate(
+        {name: lambda name=name: processes.run(read, name, case, count, folder)["seconds"] for name in contenders},
+        rounds,
+        1,
+    )
     figures.append(ratio(f"F7@{label}:verified-read", times, "plain", "verified", ">=0.95"))
-    figures.append(ratio(f"F7@{label}:eager", times, "plain_into_memory", "verified_into_memory", ">=0.9"))
+    figures.append(ratio(f"F7@{label}:eager", times, "plain-into-memory", "verified-into-memory", ">=0.9"))
     return figures
 
 
@@ -158,19 +146,6 @@ def ratio(name: str, times: dict[str, list[float]], above: str, below: str, targ
     """A figure that is one median over another."""
     raw = {key: summary(values) for key, values in times.items()}
     return figure(name, raw[above]["median"] / raw[below]["median"], target, raw)
-
-
-def read_plainly(path: Path, *, into_fresh: bool) -> memoryview:
-    """Read a file as fast as a plain program does, into memory of its size or over and over into the same."""
-    size = path.stat().st_size
-    buffer = allocate(size if into_fresh else 2**20)
-    descriptor = os.open(path, os.O_RDONLY)
-    position = 0
-    while position < size:
-        start = position if into_fresh else 0
-        position += os.preadv(descriptor, [buffer[start : start + 2**20]], position)
-    os.close(descriptor)
-    return buffer
 
 
 def measure_codings(count: int) -> list[dict[str, Any]]:
