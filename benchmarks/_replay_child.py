@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,8 +73,17 @@ def peak_bytes(action: Callable[[], Any]) -> int:
 
 
 def written_since(folder: Path, seen: set[tuple[int, int]]) -> int:
-    """Bytes of files that are new or were written again; ``seen`` is brought up to date."""
-    files = [path.stat() for path in folder.rglob("*") if path.is_file() and path.suffix not in (".jsonl", ".db")]
+    """
+    Bytes of files that are new or were written again; ``seen`` is brought up to date.
+
+    Older checkpoints are removed meanwhile, with what only they have.
+    """
+    files = []
+    for at, _, names in os.walk(folder):
+        for name in names:
+            if not name.endswith((".jsonl", ".db")):
+                with suppress(FileNotFoundError):
+                    files.append((Path(at) / name).stat())
     fresh = {
         (file.st_ino, file.st_mtime_ns): file.st_size for file in files if (file.st_ino, file.st_mtime_ns) not in seen
     }
