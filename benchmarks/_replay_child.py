@@ -202,7 +202,8 @@ class Processes:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        modules = {"torch", *(module for module, _ in CONTENDERS.values())}
+        # The compiler is what the first optimizer of a process imports, which takes longer than everything else.
+        modules = {"torch", "torch._dynamo", *(module for module, _ in CONTENDERS.values())}
         self._context.set_forkserver_preload(["benchmarks._replay_child", *filter(find_spec, sorted(modules))])
 
     def run(
