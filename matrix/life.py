@@ -50,6 +50,12 @@ class Life:
     """From the beginning of this life to its first step."""
     began: float = 0.0
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `perdure.open` is told of the run of this life, which is not opened if there is no store."""
+        save = perdure.Every(steps=self.save_steps)
+        return {"where": self.store, "run": RUN, "save": save, "budget": None, "quiet": True}
+
     @contextmanager
     def open(self, **options: Any) -> Iterator[perdure.Run | None]:
         """
@@ -61,14 +67,17 @@ class Life:
         if self.store is None:
             yield None
             return
-        save = perdure.Every(steps=self.save_steps)
-        with perdure.open(self.store, run=RUN, save=save, budget=None, quiet=True, **options) as run:
+        with perdure.open(**self.options, **options) as run:
             try:
                 yield run
             finally:
-                # Before its first step a life may have failed to restore, and asking for a report would try again.
-                if self.first_step_seconds is not None:
-                    self.report = run.report.to_json()
+                self.tell(run)
+
+    def tell(self, run: perdure.Run) -> None:
+        """Keep what the restore reported; for rows whose framework opens the run by itself."""
+        # Before its first step a life may have failed to restore, and asking for a report would try again.
+        if self.first_step_seconds is not None:
+            self.report = run.report.to_json()
 
     def at(self, step: int) -> None:
         """Say which environment step has been done; ends this life if its end has come."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ import perdure
 import perdure.sb3
 from matrix.life import Life
 from matrix.row import Own, State
+from matrix.rows._global import streams, without
 from perdure.capture.environments.snapshot import take
 
 Make: TypeAlias = Callable[[int, int | None], BaseAlgorithm]
@@ -112,22 +112,17 @@ def state_of(model: BaseAlgorithm) -> dict[str, Any]:
             if isinstance(value, bool | int | float | np.ndarray | dict | torch.Tensor | tuple | np.generic)
             and name not in _SETTINGS
         },
-        "curves": [without_clocks(episode) for episode in model.ep_info_buffer or ()],
+        "curves": [without(episode, OF_THE_CLOCK) for episode in model.ep_info_buffer or ()],
         "noise": [
             getattr(one, "noise_prev", None) for one in getattr(model.action_noise, "noises", [model.action_noise])
         ],
-        "environment": without_clocks({"graph": env["graph"], "shared": env["shared"]}),
+        "environment": without({"graph": env["graph"], "shared": env["shared"]}, OF_THE_CLOCK),
         "replay": {
             name: value
             for name, value in (vars(replay) if replay is not None else {}).items()
             if isinstance(value, dict | np.ndarray | int)
         },
-        "rng": {
-            "python": random.getstate(),
-            "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - the one that the framework draws from
-            "torch": torch.get_rng_state(),
-            "actions": model.action_space.np_random.bit_generator.state,
-        },
+        "rng": {**streams(), "actions": model.action_space.np_random.bit_generator.state},
     }
 
 
@@ -135,12 +130,3 @@ def _reach(owner: Any, path: str) -> Any:
     for part in path.split("."):
         owner = getattr(owner, part)
     return owner
-
-
-def without_clocks(tree: Any) -> Any:
-    """A tree without what a clock wrote into it."""
-    if isinstance(tree, Mapping):
-        return {key: without_clocks(value) for key, value in tree.items() if key not in OF_THE_CLOCK}
-    if isinstance(tree, list | tuple):
-        return [without_clocks(item) for item in tree]
-    return tree

@@ -23,6 +23,7 @@ _FRAMEWORKS = (
     "tensordict",
     "tianshou",
     "ray",
+    "pettingzoo",
     "jax",
     "mujoco",
     "ale_py",

@@ -1,5 +1,7 @@
 """Tianshou under perdure, around the rows of the matrix: epochs in their midst, what is refused, what bites."""
 
+import sys
+
 import pytest
 
 pytest.importorskip("tianshou", reason="the extra tianshou is not installed")
@@ -105,3 +107,28 @@ def test_counts_from_a_log_are_refused(rows, tmp_path):
     trainer.params.resume_from_log = True
     with perdure.open(tmp_path, run="r", quiet=True) as run, pytest.raises(InvalidInputError, match="twice"):
         perdure.tianshou.train(run, trainer)
+
+
+def test_another_version_is_named(rows, tmp_path, monkeypatch):
+    """A resume under another version of Tianshou goes on if everything fits, and the report says what has changed."""
+    live(rows, rows.ppo, tmp_path, end_step=150)
+    monkeypatch.setattr(sys.modules["tianshou"], "__version__", "99.0")
+    _, report = live(rows, rows.ppo, tmp_path, seed=2)
+
+    assert any("tianshou was" in note and "is 99.0" in note for note in report["notes"])
+
+
+def test_another_algorithm_is_refused(rows, tmp_path):
+    """A checkpoint of SAC does not go into a training with TD3."""
+    live(rows, rows.sac, tmp_path, end_step=150)
+    with pytest.raises(IncompatibleError):
+        live(rows, rows.td3, tmp_path, seed=2)
+
+
+def test_other_spaces_are_refused(rows, tmp_path, monkeypatch):
+    """A training on a pendulum does not go on in another environment, though the nets are the same."""
+    live(rows, rows.sac, tmp_path, end_step=150)
+    environments = rows.environments
+    monkeypatch.setattr(rows, "environments", lambda name, *rest: environments("MountainCarContinuous-v0", *rest))
+    with pytest.raises(IncompatibleError):
+        live(rows, rows.sac, tmp_path, seed=2)

@@ -1,5 +1,7 @@
 """TorchRL under perdure, around the rows of the matrix: trainers, buffers in other states, refusals, what bites."""
 
+import sys
+
 import pytest
 
 pytest.importorskip("tensordict", reason="the extra torchrl is not installed")
@@ -201,3 +203,37 @@ def test_numpy_is_not_drawn_from(rows, tmp_path):
         run.save().wait()
 
     assert (np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()) == before
+
+
+def test_another_version_is_named(rows, tmp_path, monkeypatch):
+    """A resume under another version of TorchRL goes on if everything fits, and the report says what has changed."""
+    make = rows.dqn(rows.LazyTensorStorage)
+    live(rows, make, tmp_path, end_step=230)
+    monkeypatch.setattr(sys.modules["torchrl"], "__version__", "99.0")
+    _, report = live(rows, make, tmp_path, seed=2)
+
+    assert any("torchrl was" in note and "is 99.0" in note for note in report["notes"])
+
+
+def test_another_algorithm_is_refused(rows, tmp_path):
+    """A checkpoint of DQN does not go into a training with DDPG."""
+    live(rows, rows.dqn(rows.LazyTensorStorage), tmp_path, end_step=230)
+    with pytest.raises(IncompatibleError):
+        live(rows, rows.ddpg, tmp_path, seed=2)
+
+
+def test_other_spaces_are_refused(rows, tmp_path):
+    """A collector of a cart pole does not go on in another environment, and has not changed when it is refused."""
+    from torchrl.collectors import Collector
+    from torchrl.envs import GymEnv
+
+    for name in ("CartPole-v1", "Acrobot-v1"):
+        with perdure.open(tmp_path, run="r", quiet=True) as run:
+            made = Collector(GymEnv(name), frames_per_batch=10, total_frames=20)
+            perdure.torchrl.track(run, collector=made)
+            if name == "CartPole-v1":
+                assert sum(len(batch) for batch in perdure.torchrl.collect(run, made)) == 20
+            else:
+                with pytest.raises(IncompatibleError):
+                    run.restore()
+                assert made._frames == 0
