@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RLLIB := .venv-rllib
+RLLIB_PIP := $(RLLIB)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(RLLIB)/constraints.txt
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench matrix soak clean
+.PHONY: help demo test test-rllib check format bench matrix soak clean
 
 help:
 	@echo "make demo    watch a distributed training lose its learner, an actor and its newest checkpoint, and go on"
 	@echo "make test    run all tests"
+	@echo "make test-rllib  run the tests of RLlib, which needs an environment of its own"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure against the peers that are installed"
 	@echo "make matrix  resume every algorithm and environment of every framework, and compare bit for bit"
@@ -30,11 +33,22 @@ $(VENV)/.dev: $(VENV)/.demo pyproject.toml
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
+# Ray pins a Gymnasium that is older than the one of all the others, so it gets an environment of its own.
+$(RLLIB)/.made: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(RLLIB)
+	grep -v '^gymnasium==' constraints.txt > $(RLLIB)/constraints.txt
+	$(RLLIB_PIP) "$$(grep '^torch==' constraints.txt)" "$$(grep '^numpy==' constraints.txt)"
+	$(RLLIB_PIP) --editable '.[rllib,test]'
+	@touch $@
+
 demo: $(VENV)/.demo
 	$(BIN)/perdure demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGUMENTS)
+
+test-rllib: $(RLLIB)/.made
+	OMP_NUM_THREADS=1 $(RLLIB)/bin/python -m pytest tests/adapters/test_rllib.py tests/matrix/test_rows.py $(PYTEST_ARGUMENTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -50,11 +64,12 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks all
 
 # Rows of frameworks that are not installed are left as they are. MATRIX_ARGUMENTS='--trial kill DQN' runs a part.
-matrix: $(VENV)/.dev
+matrix: $(VENV)/.dev $(RLLIB)/.made
 	OMP_NUM_THREADS=1 $(BIN)/python -m matrix --write $(MATRIX_ARGUMENTS)
+	$(if $(MATRIX_ARGUMENTS),,OMP_NUM_THREADS=1 $(RLLIB)/bin/python -m matrix --write RLlib)
 
 soak: $(VENV)/.dev
 	PERDURE_TEST_PROFILE=soak $(BIN)/python -m pytest tests/durability $(PYTEST_ARGUMENTS)
 
 clean:
-	rm -rf $(VENV) runs demo-report
+	rm -rf $(VENV) $(RLLIB) runs demo-report

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
 import ray
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -24,12 +25,14 @@ from matrix.row import Framework, Own, Row, State
 from matrix.rows._global import seed_spaces, seed_streams, streams, without
 from matrix.steps import Steps
 from perdure.adapters._rllib_plain import pack
-from perdure.adapters._rllib_state import capture_runner
+from perdure.adapters._rllib_runners import capture_runner
 
 Make: TypeAlias = Callable[[Life], Any]
 """From a life to a configuration."""
 
 PER_ITERATION = 64
+PER_UPDATE = 8
+"""Steps between two updates of an algorithm that replays."""
 NETS = {"fcnet_hiddens": [16], "head_fcnet_hiddens": [16]}
 OF_THE_MOMENT = frozenset({
     # Names that are drawn for every episode, and clocks.
@@ -50,13 +53,19 @@ class EveryStep(RLlibCallback):  # type: ignore[misc] # types of Ray are not loo
         super().__init__()
         self._steps: Steps | None = None
 
+    def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
+        """The generator of a replay buffer, which RLlib itself draws from the system's entropy, begins."""
+        replay = getattr(algorithm, "local_replay_buffer", None)
+        if replay is not None:
+            replay.rng = np.random.default_rng(algorithm.config.seed)
+
     def on_environment_created(self, *, env_runner: Any, env: Any, **_: Any) -> None:
         """A runner has made its environments."""
         seed_spaces(env, env_runner.config.seed + env_runner.worker_index)
 
     def on_episode_step(self, *, env_runner: Any, **_: Any) -> None:
         """A local runner has made a step."""
-        if type(self).life is not None:
+        if type(self).life is not None and not env_runner.config.in_evaluation:
             if self._steps is None:
                 self._steps = Steps(type(self).life, lambda: int(env_runner.num_env_steps_sampled_lifetime))
             self._steps.made(1)
@@ -79,22 +88,28 @@ def sampled(algorithm: Any) -> int:
 
 
 @contextmanager
-def built(make: Make, life: Life, *saving: type[RLlibCallback]) -> Iterator[Any]:
-    """An algorithm of a life, and Ray while there is one."""
+def ray_running() -> Iterator[None]:
+    """Have a Ray of one's own."""
     warnings.simplefilter("ignore")  # what Ray says of itself is not what is tried here
     logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        seed_streams(life.seed)
-        EveryStep.life = life
-        algorithm = make(life).callbacks([EveryStep, *saving]).build_algo()
-        tell_when_learning(algorithm, life)
-        try:
-            yield algorithm
-        finally:
-            algorithm.stop()
+        yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def built(make: Make, life: Life, *saving: type[RLlibCallback]) -> Iterator[Any]:
+    """An algorithm of a life."""
+    seed_streams(life.seed)
+    EveryStep.life = life
+    algorithm = make(life).callbacks([EveryStep, *saving]).build_algo()
+    tell_when_learning(algorithm, life)
+    try:
+        yield algorithm
+    finally:
+        algorithm.stop()
 
 
 def train_to(algorithm: Any, steps: int) -> None:
@@ -103,27 +118,33 @@ def train_to(algorithm: Any, steps: int) -> None:
         algorithm.train()
 
 
+def live(make: Make, life: Life) -> State:
+    """Build, train, tell."""
+    if life.store is None:
+        with built(make, life) as algorithm:
+            train_to(algorithm, life.steps)
+            return state_of(algorithm)
+    with built(make, life, perdure.rllib.checkpointing(**life.options)) as algorithm:
+        (run,) = (one.run for one in algorithm.callbacks if isinstance(one, perdure.rllib.Checkpointing))
+        try:
+            train_to(algorithm, life.steps)
+            return state_of(algorithm)
+        finally:
+            life.tell(run)
+
+
 def training(make: Make) -> Callable[[Life], State]:
-    """What a row does: build, train, tell."""
+    """What a row does: live with a Ray of its own."""
 
     def train(life: Life) -> State:
-        if life.store is None:
-            with built(make, life) as algorithm:
-                train_to(algorithm, life.steps)
-                return state_of(algorithm)
-        with built(make, life, perdure.rllib.checkpointing(**life.options)) as algorithm:
-            (run,) = (one.run for one in algorithm.callbacks if isinstance(one, perdure.rllib.Checkpointing))
-            try:
-                train_to(algorithm, life.steps)
-                return state_of(algorithm)
-            finally:
-                life.tell(run)
+        with ray_running():
+            return live(make, life)
 
     return train
 
 
 def state_of(algorithm: Any) -> State:
-    """Everything that a training consists of, by group; copies, because it is read when Ray is gone."""
+    """Everything that a training consists of, by group."""
     learners = algorithm.learner_group.get_state()["learner"]
     runners = algorithm.env_runner_group.foreach_env_runner(capture_runner)
     replay = getattr(algorithm, "local_replay_buffer", None)
@@ -150,12 +171,12 @@ def own(make: Make) -> Own:
     """RLlib's documented way: ``save_to_path`` and ``restore_from_path``."""
 
     def save(life: Life, folder: Path) -> None:
-        with built(make, life) as algorithm:
+        with ray_running(), built(make, life) as algorithm:
             train_to(algorithm, life.steps // 2)
             algorithm.save_to_path(folder / "algorithm")
 
     def load(life: Life, folder: Path) -> State:
-        with built(make, life) as algorithm:
+        with ray_running(), built(make, life) as algorithm:
             algorithm.restore_from_path(folder / "algorithm")
             train_to(algorithm, life.steps)
             return state_of(algorithm)
@@ -165,18 +186,19 @@ def own(make: Make) -> Own:
 
 def _common(config: Any, life: Life, runners: int) -> Any:
     return (
-        config.env_runners(num_env_runners=runners, num_envs_per_env_runner=life.environments or 1)
+        config.env_runners(num_env_runners=runners)
         .rl_module(model_config=NETS)
         .reporting(min_sample_timesteps_per_iteration=PER_ITERATION, min_time_s_per_iteration=0)
         .debugging(seed=life.seed)
     )
 
 
-def ppo(life: Life, runners: int) -> Any:
+def ppo(life: Life, runners: int, learners: int = 0) -> Any:
     """PPO with normalised observations, a schedule, and a learned coefficient of its KL penalty."""
     return (
         _common(PPOConfig(), life, runners)
         .environment("CartPole-v1")
+        .learners(num_learners=learners)
         .env_runners(
             num_envs_per_env_runner=life.environments or 2,
             env_to_module_connector=lambda env, spaces, device: MeanStdFilter(),  # noqa: ARG005 - as RLlib calls it
@@ -197,6 +219,7 @@ def dqn(life: Life, runners: int) -> Any:
     return (
         _common(DQNConfig(), life, runners)
         .environment("CartPole-v1")
+        .env_runners(rollout_fragment_length=PER_UPDATE)
         .training(
             train_batch_size=16,
             num_steps_sampled_before_learning_starts=64,
@@ -212,6 +235,7 @@ def sac(life: Life, runners: int) -> Any:
     return (
         _common(SACConfig(), life, runners)
         .environment("Pendulum-v1")
+        .env_runners(rollout_fragment_length=PER_UPDATE)
         .training(
             train_batch_size=16,
             num_steps_sampled_before_learning_starts=64,
@@ -224,7 +248,8 @@ def _row(
     algorithm: str, environment: str, make: Callable[[Life, int], Any], runners: int = 0, *, in_suite: bool = False
 ) -> Row:
     making = partial(make, runners=runners)
-    return Row(algorithm, environment, training(making), own(making), other_number="", in_suite=in_suite)
+    other_number = "refused" if " x " in environment else ""
+    return Row(algorithm, environment, training(making), own(making), other_number=other_number, in_suite=in_suite)
 
 
 FRAMEWORK = Framework(
@@ -233,6 +258,7 @@ FRAMEWORK = Framework(
     (
         _row("PPO", "CartPole-v1 x 2, MeanStdFilter", ppo, in_suite=True),
         _row("PPO, two remote runners", "CartPole-v1 x 2, MeanStdFilter", ppo, 2, in_suite=True),
+        _row("PPO, a remote learner", "CartPole-v1 x 2, MeanStdFilter", partial(ppo, learners=1)),
         _row("DQN, prioritized", "CartPole-v1", dqn, in_suite=True),
         _row("DQN, prioritized, two remote runners", "CartPole-v1", dqn, 2),
         _row("SAC", "Pendulum-v1", sac),

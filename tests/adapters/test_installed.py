@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-FRAMEWORKS = ["stable_baselines3", "sb3_contrib", "torchrl", "pettingzoo"]
+FRAMEWORKS = ["accelerate", "lightning_fabric", "pettingzoo", "sb3_contrib", "stable_baselines3", "torchrl"]
 if sys.version_info >= (3, 11):
     FRAMEWORKS.append("tianshou")
 

@@ -129,23 +129,36 @@ def test_exploit_of_another_shape_changes_nothing():
 
 
 def test_exploit_from_another_run_pins_its_source(tmp_path, monkeypatch):
-    """A checkpoint of another process's run is pinned while it is read, and only then."""
-    train(tmp_path, stop_after=6)
-    directory = tmp_path / "pbt"
-    members, population = make()
-    pins = []
+    """A checkpoint of another process's run outlives that run's retention while it is read, and only while it is."""
+    directory = tmp_path / "owner"
+    owner, _ = make()
+    learn(owner["0"])
+    learned = bits(owner["0"])[0]
+    run = perdure.open(tmp_path, run="owner", keep=perdure.Last(1), quiet=True)
+    run.track({name: part for name, part in owner["0"].items() if name != "rng"})
+    run.save().wait()
+    (source,) = (each.name for each in (directory / "snapshots").iterdir())
     read = perdure.adapters.population._read
-    monkeypatch.setattr(
-        perdure.adapters.population,
-        "_read",
-        lambda store, *rest: (pins.append(store.pins()), read(store, *rest))[1],
-    )
-    source = population.exploit_checkpoint(directory, "2", member="0")
+    left = []
 
-    assert all(source in pinned.values() for pinned in pins)
-    assert perdure.adapters.population.Store(directory, perdure.adapters.population.Files(), lambda: "").pins() == {}
+    def read_late(*arguments):
+        for _ in range(3):
+            learn(owner["0"])
+            run.save().wait()
+        left.append({each.name for each in (directory / "snapshots").iterdir()})
+        return read(*arguments)
+
+    monkeypatch.setattr(perdure.adapters.population, "_read", read_late)
+    members, population = make()
+    population.exploit_checkpoint(directory, "2")
+    run.save().wait()
+    run.close()
+
+    assert all(source in names for names in left)
+    assert len(left) == 3
+    assert source not in {each.name for each in (directory / "snapshots").iterdir()}
     assert rate_of(members["2"]) == RATES["2"]
-    assert bits(members["2"])[0] != bits(make()[0]["2"])[0]
+    assert bits(members["2"])[0] == learned
 
 
 def test_unknown_members_and_parts_are_named():

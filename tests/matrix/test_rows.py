@@ -1,9 +1,6 @@
 """The short form of the matrix: a few of its rows, in processes of their own, killed and resumed."""
 
 import pytest
-
-pytest.importorskip("stable_baselines3")
-
 from matrix.processes import Server
 from matrix.row import load, module_names
 from matrix.runner import Runner

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
-from perdure.adapters._rllib_state import AlgorithmState, Learners, Replay, Runners
+from perdure.adapters._rllib_runners import Runners
+from perdure.adapters._rllib_state import AlgorithmState, Learners, Replay
 from perdure.errors import InvalidInputError
 from perdure.opening import open as open_run
 from perdure.run import Run
@@ -27,7 +28,7 @@ class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not
     Saves an algorithm into a run and continues it; made by `checkpointing`.
 
     Restores when the algorithm has been built, on the learners and on *all* runners; saves between two iterations;
-    saves the end in ``Algorithm.stop``.
+    saves the end in ``Algorithm.stop``, unless an error has left an iteration half done.
     """
 
     options: ClassVar[dict[str, Any]] = {}
@@ -36,6 +37,7 @@ class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not
         super().__init__()
         self.run: Run | None = None
         """The run, in the process of the algorithm; None in those of runners."""
+        self._is_at_rest = True
 
     def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
         """Open the run, restore the algorithm, and see to it that its end is saved."""
@@ -58,31 +60,36 @@ class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not
             run.track(replay=Replay(replay))
         run.counters(**{STEP_COUNTER: 0})
         run.boundary(moved=False)
-        algorithm.cleanup = _Ending(algorithm, run)
+        self._watch(algorithm)
+
+    def _watch(self, algorithm: Any) -> None:
+        """Notice when an iteration begins, and when the algorithm is stopped."""
+        step, clean_up = algorithm.training_step, algorithm.cleanup
+
+        def begin() -> Any:
+            self._is_at_rest = False
+            return step()
+
+        def end() -> None:
+            # Once: what comes after it is the algorithm's own.
+            algorithm.cleanup = clean_up
+            assert self.run is not None
+            try:
+                if self._is_at_rest:
+                    self.run.finish()
+            finally:
+                self.run.close()
+                clean_up()
+
+        algorithm.training_step, algorithm.cleanup = begin, end
 
     def on_train_result(self, *, algorithm: Any, **_: Any) -> None:
         """Save if it is time to; stop if the run was asked to."""
         assert self.run is not None
+        self._is_at_rest = True
         sampled = algorithm.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         self.run.counters().global_step = int(sampled)
         self.run.boundary()
-
-
-class _Ending:
-    """``Algorithm.cleanup``, which `Algorithm.stop` calls: saves the end before the runners are gone."""
-
-    def __init__(self, algorithm: Any, run: Run) -> None:
-        self._algorithm = algorithm
-        self._run = run
-
-    def __call__(self) -> None:
-        algorithm = self._algorithm
-        vars(algorithm).pop("cleanup", None)
-        try:
-            self._run.finish()
-        finally:
-            self._run.close()
-            algorithm.cleanup()
 
 
 def checkpointing(where: str | os.PathLike[str] | None = None, **options: Any) -> type[Checkpointing]:

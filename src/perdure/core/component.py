@@ -85,6 +85,16 @@ class PartsCapture:
     on_aborted: Callable[[], None] = _nothing
 
 
+class Shortfall(str):
+    """
+    A note of a restore after which a component goes on less exactly than its checkpoint would have let it.
+
+    It is returned in the place of a plain note, and lowers the grade of the restore to `Grade.STATISTICAL`.
+    """
+
+    __slots__ = ()
+
+
 class PartsSource(Protocol):
     """A committed checkpoint as a parts component reads it."""
 
@@ -157,7 +167,12 @@ class TreeComponent(Protocol):
         ...
 
     def restore(self, tree: object) -> str:
-        """Bring the live object, in place, to the state; ``tree`` is owned by the callee. Returns a note, or ''."""
+        """
+        Bring the live object, in place, to the state; ``tree`` is owned by the callee.
+
+        Returns:
+            A note for the report, '' if there is nothing to say; a `Shortfall` if it goes on less exactly than saved.
+        """
         ...
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.capture.numbers import GLOBAL_NAME
 from perdure.capture.snapshot import load_json, load_tree
-from perdure.core.component import Component, writes_parts
+from perdure.core.component import Component, Shortfall, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry, Grade, lowest_grade
 from perdure.core.recovery import (
     STATE_STEPS,
@@ -243,6 +243,8 @@ class Recovery:
         components += [RestoredComponent(name, "missing", "left as it was built") for name in loaded.missing]
         components += [RestoredComponent(name, "unknown", "nothing tracks it") for name in loaded.unknown]
         grades = [entry.grade for entry in loaded.checkpoint.manifest.components if entry.name in notes]
+        if any(isinstance(note, Shortfall) for note in notes.values()):
+            grades.append(Grade.STATISTICAL)
         if loaded.missing:
             grades.append(Grade.WARM)
         return Restored(loaded.checkpoint, tuple(components), lowest_grade(grades))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.core.component import PartsSource
+from perdure.core.component import PartsSource, Shortfall
 from perdure.core.names import component_stem
 from perdure.core.ring import RingState
 from perdure.core.trimming import All, MaxAge, Repacking, Trim, plan_repacking, plan_trim, without
@@ -169,7 +169,10 @@ class _Restore:
         if must_move:
             content = self._move(content, gone)
         self._describe(content.state, window)
-        return Outcome(header, content, tuple(errands), not must_move, "; ".join(self._notes))
+        note = "; ".join(self._notes)
+        held, kept = header.state, content.state
+        is_whole = not gone and (kept.size, kept.capacity) == (held.size, held.capacity)
+        return Outcome(header, content, tuple(errands), not must_move, note if is_whole else Shortfall(note))
 
     def _rows_to_load(self) -> int:
         trim = self._options.trim

@@ -1,0 +1,169 @@
+"""RLlib's environment runners as components: the local one and all remote ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+from perdure.adapters._rllib_plain import pack, unpack
+from perdure.capture import environments
+from perdure.capture.environments.snapshot import fill, take
+from perdure.capture.numbers import GlobalGenerators
+from perdure.core.component import Shortfall
+from perdure.core.manifest import Grade
+from perdure.core.names import Section
+from perdure.errors import DeadlineError
+
+_MODULE = "rl_module"
+_ANSWER_SECONDS = 120.0
+"""A runner is idle when it is asked."""
+
+
+class Runners:
+    """
+    All environment runners of a group, local and remote: environments, running episodes, connectors, random streams.
+
+    Args:
+        name: Named in errors.
+        group: Borrowed; idle.
+        learners: What weights come from.
+    """
+
+    kind = "rllib.runners"
+    section = Section.ENVIRONMENT
+
+    def __init__(self, name: str, group: Any, learners: Any) -> None:
+        self._name = name
+        self._group = group
+        self._learners = learners
+        self.grade = Grade.STATISTICAL
+
+    def _ask(self, functions: list[Callable[[Any], Any]]) -> list[Any]:
+        """Have every runner called with a function of its own, the local one first."""
+        local = self._group.local_env_runner
+        answers = [] if local is None else [functions[0](local)]
+        remote = functions[len(answers) :]
+        if remote:
+            answers += self._group.foreach_env_runner(remote, local_env_runner=False, timeout_seconds=_ANSWER_SECONDS)
+        if len(answers) != len(functions):
+            raise DeadlineError(
+                f"cannot reach {self._name}: {len(functions) - len(answers)} of {len(functions)} did not answer",
+                kind="rllib.runner-silent",
+                hint="look at Ray's log of the runner; the same command continues from the newest checkpoint",
+                waited_seconds=_ANSWER_SECONDS,
+                holder=self._name,
+            )
+        return answers
+
+    def _count(self) -> int:
+        return int(self._group.num_remote_env_runners()) + (self._group.local_env_runner is not None)
+
+    def capture(self) -> object:
+        """What every runner holds, in the order of its number."""
+        runners = self._ask([capture_runner] * self._count())
+        reasons = sorted({reason for runner in runners for reason in runner["reasons"]})
+        self.grade = Grade.STATISTICAL if reasons else Grade.EXACT
+        return {"runners": runners, "reasons": reasons}
+
+    def check(self, tree: object) -> None:
+        """Refuse environments that do not fit."""
+        assert isinstance(tree, dict)
+        saved = tree["runners"]
+        if len(saved) == self._count():
+            for problem in self._ask([partial(check_runner, saved=one, name=self._name) for one in saved]):
+                if problem is not None:
+                    raise problem
+
+    def restore(self, tree: object) -> str:
+        """
+        Bring every runner to its state.
+
+        If there is another number of them, all get connectors and counts, and all begin new episodes.
+        """
+        assert isinstance(tree, dict)
+        saved = tree["runners"]
+        self._group.sync_weights(
+            from_worker_or_learner_group=self._learners, inference_only=True, timeout_seconds=_ANSWER_SECONDS
+        )
+        if len(saved) != self._count():
+            self._ask([partial(restore_connectors, saved=saved[0])] * self._count())
+            return Shortfall(f"{len(saved)} runners were saved and there are {self._count()}: episodes begin anew")
+        self._ask([partial(restore_runner, saved=one) for one in saved])
+        return f"episodes begin anew: {'; '.join(tree['reasons'])}" if tree["reasons"] else ""
+
+
+def capture_runner(runner: Any) -> dict[str, Any]:
+    """Capture one runner, in its own process."""
+    found: dict[str, Any] = {
+        "own": pack(runner.get_state()),
+        "streams": None if _is_driver(runner) else GlobalGenerators().capture(),
+        "reasons": [],
+    }
+    if not isinstance(runner, SingleAgentEnvRunner):
+        found["reasons"].append(f"the episodes of a {type(runner).__name__} are not captured")
+        return found
+    if runner.env is None:
+        return found
+    tree = take(runner.env)
+    found["reasons"] += [reason] if (reason := environments.level_of(tree)[1]) else []
+    return {
+        **found,
+        "environment": tree,
+        "needs_reset": runner._needs_initial_reset,  # noqa: SLF001 - none of it has a public name
+        "carried": pack(runner._cached_to_module),  # noqa: SLF001
+        # What connectors on the way in left for those on the way out of the next step.
+        "shared": pack(runner._shared_data),  # noqa: SLF001
+        "episodes": [pack(episode) for episode in runner._ongoing_episodes],  # noqa: SLF001
+        "for_metrics": {
+            "done": [pack(episode) for episode in runner._done_episodes_for_metrics],  # noqa: SLF001
+            "ongoing": {key: list(map(pack, chunks)) for key, chunks in runner._ongoing_episodes_for_metrics.items()},  # noqa: SLF001
+        },
+        "metrics": pack(runner.metrics.get_state()),
+    }
+
+
+def _is_driver(runner: Any) -> bool:
+    """Whether a runner shares its process, and so its streams, with the run."""
+    return not runner.worker_index
+
+
+def check_runner(runner: Any, *, saved: dict[str, Any], name: str) -> Exception | None:
+    """Compare one runner's environment, in its own process; gives the error, which would end the process if raised."""
+    if saved.get("environment") is None or getattr(runner, "env", None) is None:
+        return None
+    try:
+        environments.check(runner.env, saved["environment"], name)
+    except Exception as error:  # noqa: BLE001 - it is not swallowed: the driver raises it
+        return error
+    return None
+
+
+def restore_connectors(runner: Any, *, saved: dict[str, Any]) -> None:
+    """Give a runner connectors and counts, and have it begin new episodes."""
+    runner.set_state({key: value for key, value in unpack(saved["own"]).items() if key != _MODULE})
+    runner._needs_initial_reset = True  # noqa: SLF001
+
+
+def restore_runner(runner: Any, *, saved: dict[str, Any]) -> None:
+    """Bring one runner to its state, in its own process."""
+    own = unpack(saved["own"])
+    runner._weights_seq_no = 0  # noqa: SLF001 - or it would take older weights for stale ones
+    runner.set_state(own)
+    if saved["streams"] is not None:
+        GlobalGenerators().restore(saved["streams"])
+    if saved.get("environment") is None or saved["reasons"]:
+        runner._needs_initial_reset = True  # noqa: SLF001
+        return
+    fill(runner.env, saved["environment"])
+    runner._needs_initial_reset = saved["needs_reset"]  # noqa: SLF001
+    runner._cached_to_module = unpack(saved["carried"])  # noqa: SLF001
+    runner._shared_data = unpack(saved["shared"])  # noqa: SLF001
+    runner._ongoing_episodes = [unpack(episode) for episode in saved["episodes"]]  # noqa: SLF001
+    runner._done_episodes_for_metrics = [unpack(episode) for episode in saved["for_metrics"]["done"]]  # noqa: SLF001
+    ongoing = {key: [unpack(chunk) for chunk in chunks] for key, chunks in saved["for_metrics"]["ongoing"].items()}
+    runner._ongoing_episodes_for_metrics = defaultdict(list, ongoing)  # noqa: SLF001
+    runner.metrics.set_state(unpack(saved["metrics"]))
