@@ -28,6 +28,7 @@ from perdure.errors import (
     StoreError,
 )
 from perdure.files.door import Files
+from perdure.replay import Recent, RingComponent
 from tests.training import Training
 
 
@@ -815,3 +816,15 @@ def test_retention_spares_what_a_waiting_save_links_to(tmp_path):
         second.wait()
 
     assert 1 == len(snapshots(tmp_path))
+
+
+@pytest.mark.parametrize(("newest", "grade"), [(5, "exact"), (3, "statistical")])
+def test_a_restore_of_less_than_was_saved_is_not_called_exact(newest, grade, tmp_path):
+    """The grade of a restore that was asked to bring back fewer rows is statistical, whatever the checkpoint's is."""
+    with opened(tmp_path) as run:
+        run.track(replay=ring(5))
+        run.save().wait()
+    with opened(tmp_path) as run:
+        run.track(replay=RingComponent(ring(), restore=Recent(newest)))
+
+        assert grade == run.restore().grade.value

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from perdure.core.component import Shortfall
 from perdure.errors import CorruptionError, FormatError, IncompatibleError
 from perdure.files.door import Files
 from perdure.replay import (
@@ -122,6 +123,7 @@ def test_trimming_is_done_and_told(small, shop, saved, trim, expected):
     assert small.numbers(ring) == list(expected)
     assert ring.total_count == 70
     assert f"kept {len(expected)} of 50 transitions" in note
+    assert isinstance(note, Shortfall) == (len(expected) < 50)
     small.add(ring, 3)
     again, _ = bring_back(small, shop.save(component))
     assert small.numbers(again) == [*expected, 70, 71, 72][-50:]
@@ -157,6 +159,7 @@ def test_another_capacity_is_migrated_in_order(small, shop, saved, capacity, set
     component.check_parts(saved)
     note = component.restore_parts(saved)
     assert ("capacity changed" in note) == (capacity != 50)
+    assert isinstance(note, Shortfall) == (capacity != 50)
     expected = list(range(70 - min(50, capacity), 70))
     assert small.numbers(ring) == expected
     small.add(ring, 5)
