@@ -23,7 +23,12 @@ MEMORY = "/dev/shm"  # noqa: S108 - what is proven here is exactness, and a disk
 
 def results(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run the rows that are wanted, one after the other."""
-    modules = {name: framework for name in module_names() if (framework := load(name)) is not None}
+    frameworks = {name: framework for name in module_names() if (framework := load(name)) is not None}
+    modules = {
+        name: framework
+        for name, framework in frameworks.items()
+        if any(is_wanted(framework, row.name, arguments.patterns) for row in framework.rows)
+    }
     server = Server(list(modules))
     with tempfile.TemporaryDirectory(
         prefix="perdure-matrix-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None

@@ -19,6 +19,8 @@ _MODULE = "rl_module"
 _COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 _PROVEN = frozenset({"PPO", "DQN", "SAC"})
 """Algorithms of which a test has shown that a resume is exact."""
+_HELD_BY_MODULE = ("_schedulers_per_module", "last_update_ts_by_mid")
+"""How attributes of a learner end that hold coefficients, or the step of the last update of a target."""
 _ASYNCHRONOUS = frozenset({"APPO", "IMPALA"})
 
 
@@ -131,11 +133,11 @@ def _first(results: Any) -> Any:
 
 
 def _held(learner: Any) -> list[tuple[str, Any, Any]]:
-    """Coefficients that change while training: their names, and the dictionaries and keys they stand under."""
+    """What changes while training, beside nets: names, and the dictionaries and keys that it stands under."""
     return [
         (f"{attribute}.{key}", owner, key)
         for attribute, owner in vars(learner).items()
-        if isinstance(owner, dict) and (attribute.startswith("curr_") or attribute.endswith("_schedulers_per_module"))
+        if isinstance(owner, dict) and (attribute.startswith("curr_") or attribute.endswith(_HELD_BY_MODULE))
         for key in list(owner)
     ]
 
@@ -146,6 +148,8 @@ def _coefficients(learner: Any, *_: Any) -> dict[str, Any]:
         value = owner[key]._curr_value if isinstance(owner[key], Scheduler) else owner[key]  # noqa: SLF001 - no public name
         if isinstance(value, torch.Tensor):
             found[name] = value.detach().cpu()
+        elif isinstance(value, int):
+            found[name] = value
     return found
 
 
@@ -153,8 +157,12 @@ def _set_coefficients(learner: Any, *__: Any, saved: dict[str, Any]) -> None:
     # They are made when they are first asked for, and what is not there yet is asked for here.
     for name, value in saved.items():
         attribute, _, key = name.partition(".")
-        found = getattr(learner, attribute)[key]
-        (found._curr_value if isinstance(found, Scheduler) else found).data.copy_(value)  # noqa: SLF001
+        owner = getattr(learner, attribute)
+        if isinstance(value, int):
+            owner[key] = value
+        else:
+            found = owner[key]
+            (found._curr_value if isinstance(found, Scheduler) else found).data.copy_(value)  # noqa: SLF001
 
 
 class Replay:
