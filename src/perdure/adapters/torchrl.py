@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.collectors import BaseCollector
 from torchrl.data import ReplayBuffer
-from torchrl.objectives import TargetNetUpdater
+from torchrl.objectives import LossModule, TargetNetUpdater
 from torchrl.trainers import Trainer, TrainerHookBase
 
 from perdure.adapters._late_replay import LateReplay
@@ -62,6 +62,8 @@ def _components(name: str, value: Any) -> dict[str, Any]:
         return {name: LateReplay(StorageRing(value)), f"{name}-sampling": Sampling(value)}
     if isinstance(value, TargetNetUpdater):
         return {name: Stateful(value, "torchrl.updater", Section.STATE)}
+    if isinstance(value, LossModule):
+        return {name: value, f"{name}-algorithm": _Algorithm(value)}
     return {name: value}
 
 
@@ -75,6 +77,27 @@ def _rest_of_policy(collector: Any, modules: list[torch.nn.Module]) -> dict[str,
 
 def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+class _Algorithm:
+    """Which loss is descended, as the kind of a component: a checkpoint of another one is refused, even if it fits."""
+
+    section = Section.STATE
+    grade = Grade.EXACT
+
+    def __init__(self, loss: LossModule) -> None:
+        self.kind = f"torchrl.{type(loss).__name__}"
+
+    def capture(self) -> object:
+        """Nothing: the kind says it all."""
+        return {}
+
+    def check(self, tree: object) -> None:
+        """Nothing: a component of another kind has been refused."""
+
+    def restore(self, tree: object) -> str:  # noqa: ARG002 - as every component has it
+        """Nothing."""
+        return ""
 
 
 class _Tensors:
