@@ -11,6 +11,7 @@ pytest.importorskip(
 
 from functools import partial
 
+import numpy as np
 from matrix.life import CutError, Life
 from matrix.rows._global import without
 from matrix.states import compare, flatten
@@ -104,6 +105,13 @@ def test_an_error_in_an_iteration_saves_no_half_of_it(rows, tmp_path):
 
 def test_every_remote_runner_gets_its_own_connectors(rows, tmp_path):
     """After a restore each remote runner has the statistics that it had, and the weights of the learner."""
+
+    def connectors(runner):
+        from perdure.adapters._rllib_plain import pack
+
+        state = runner.get_state()
+        return pack({name: state[name] for name in ("env_to_module_connector", "rl_module")})
+
     make = partial(rows.ppo, runners=2)
     filters = []
     for seed in (1, 2):
@@ -118,11 +126,23 @@ def test_every_remote_runner_gets_its_own_connectors(rows, tmp_path):
     assert [compare(*pair).places for pair in zip(*filters, strict=True)] == [(), ()]
 
 
-def connectors(runner):
-    from perdure.adapters._rllib_plain import pack
+def test_numbers_keep_their_types():
+    """Priorities of several types, whose sums round by type, come back as what they were."""
+    from perdure.adapters._rllib_plain import pack, unpack
 
-    state = runner.get_state()
-    return pack({name: state[name] for name in ("env_to_module_connector", "rl_module")})
+    for value in (
+        [0.0, np.float32(0.1), np.float64(0.3)] * 20,
+        [1, np.int64(2)] * 20,
+        [0.5] * 40,
+        [np.float32(0.1), 2],
+        np.float32(0.1),
+        float("inf"),
+    ):
+        found = unpack(pack(value))
+        assert [found] == [value]
+        if isinstance(value, list):
+            assert list(map(type, found)) == list(map(type, value))
+        assert type(found) is type(value)
 
 
 def test_another_number_of_runners_begins_new_episodes_and_says_so(rows, interrupted, tmp_path):

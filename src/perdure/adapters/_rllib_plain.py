@@ -7,13 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 _NUMBERS = "~numbers"
+_KINDS = "~kinds"
+_SCALAR = "~scalar"
 _ROWS = "~rows"
 _SET = "~set"
 _EPISODE = "~episode"
+_FAMILIES: tuple[tuple[type, tuple[Any, ...]], ...] = (
+    (np.float64, (float, np.float64, np.float32)),
+    (np.int64, (int, np.int64, np.int32)),
+)
+"""Types that stand beside each other in lists, and what holds all of their values: sums of them round by type."""
 _LONG = 32
 """From so many items on a list of numbers is kept as an array: RLlib's priorities are lists of 262,144."""
 
@@ -37,15 +45,20 @@ def pack(value: Any) -> Any:
         return _pack_list(value)
     if isinstance(value, tuple):
         return tuple(pack(item) for item in value)
+    if isinstance(value, np.generic):
+        return {_SCALAR: np.array([value])}
     return value
 
 
 def _pack_list(value: list[Any]) -> Any:
     kinds = {type(item) for item in value} if len(value) >= _LONG else set()
-    if kinds == {float}:
-        return {_NUMBERS: np.array(value, float)}
-    if kinds == {int}:
-        return {_NUMBERS: np.array(value, np.int64)}
+    for holder, family in _FAMILIES:
+        if kinds and kinds <= set(family):
+            codes = {kind: code for code, kind in enumerate(family)}
+            return {
+                _NUMBERS: np.array(value, holder),
+                _KINDS: np.array([codes[type(item)] for item in value], np.uint8),
+            }
     if kinds == {tuple} and _are_rows(value):
         return {_ROWS: np.array(value, np.int64)}
     return [pack(item) for item in value]
@@ -63,7 +76,9 @@ def unpack(value: Any) -> Any:
         return value.clone()
     if isinstance(value, dict):
         if _NUMBERS in value:
-            return value[_NUMBERS].tolist()
+            return _unpack_numbers(value[_NUMBERS], value[_KINDS])
+        if _SCALAR in value:
+            return value[_SCALAR][0]
         if _ROWS in value:
             return list(map(tuple, value[_ROWS].tolist()))
         if _SET in value:
@@ -78,3 +93,11 @@ def unpack(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(unpack(item) for item in value)
     return value
+
+
+def _unpack_numbers(numbers: NDArray[Any], kinds: NDArray[np.uint8]) -> list[Any]:
+    family = next(family for holder, family in _FAMILIES if numbers.dtype == holder)
+    return [
+        number if kind == 0 else family[kind](number)
+        for number, kind in zip(numbers.tolist(), kinds.tolist(), strict=True)
+    ]
