@@ -71,7 +71,7 @@ def interrupted(rows, tmp_path_factory):
 
 def copied(store, tmp_path):
     """A run of one's own, so that what one test saves is not what another one restores."""
-    return shutil.copytree(store, tmp_path / "runs")
+    return shutil.copytree(store, tmp_path / "runs", symlinks=True)
 
 
 @pytest.mark.parametrize("forgotten", ["runners", "learners", "algorithm"])

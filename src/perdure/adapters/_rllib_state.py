@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
@@ -148,8 +149,8 @@ def _coefficients(learner: Any, *_: Any) -> dict[str, Any]:
         value = owner[key]._curr_value if isinstance(owner[key], Scheduler) else owner[key]  # noqa: SLF001 - no public name
         if isinstance(value, torch.Tensor):
             found[name] = value.detach().cpu()
-        elif isinstance(value, int):
-            found[name] = value
+        elif isinstance(value, int | float | np.generic):
+            found[name] = pack(value)
     return found
 
 
@@ -158,11 +159,11 @@ def _set_coefficients(learner: Any, *__: Any, saved: dict[str, Any]) -> None:
     for name, value in saved.items():
         attribute, _, key = name.partition(".")
         owner = getattr(learner, attribute)
-        if isinstance(value, int):
-            owner[key] = value
-        else:
+        if isinstance(value, torch.Tensor):
             found = owner[key]
             (found._curr_value if isinstance(found, Scheduler) else found).data.copy_(value)  # noqa: SLF001
+        else:
+            owner[key] = value
 
 
 class Replay:
