@@ -122,7 +122,6 @@ def test_every_remote_runner_gets_its_own_connectors(rows, tmp_path):
             filters.append([flatten(state) for state in algorithm.env_runner_group.foreach_env_runner(connectors)[1:]])
 
     assert len(filters[0]) == 2
-    assert compare(filters[0][0], filters[0][1]).places != ()
     assert [compare(*pair).places for pair in zip(*filters, strict=True)] == [(), ()]
 
 
