@@ -16,7 +16,7 @@ from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 
 from matrix.life import Life
 from matrix.row import Framework, Row, State
-from matrix.rows._global import seed_spaces, streams, without
+from matrix.rows._global import seed_spaces, seed_streams, streams, without
 from matrix.steps import Steps
 from perdure import RingBuffer
 from perdure.capture.environments.snapshot import take
@@ -77,6 +77,8 @@ def training(name: str, physics: type[gym.Env[Any, Any]], settings: Callable[[Li
                 yield given
 
         module.__dict__["perdure"] = SimpleNamespace(open=opened)
+        # Scripts seed what they draw from; the other streams are saved and compared as well.
+        seed_streams(life.seed)
         module.train(module.Settings(seed=life.seed, **settings(life)))
         return state_of(tracked)
 
