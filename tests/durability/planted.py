@@ -36,6 +36,7 @@ from perdure.core.names import checkpoint_directory_name
 from perdure.core.retention import plan_retention
 from perdure.errors import PerdureError, StoreError
 from perdure.files.door import Files
+from perdure.files.together import Together
 from perdure.files.writing import digest_of
 from perdure.store.layout import LATEST, MANIFEST_FILE, SNAPSHOTS, STAGING
 from perdure.store.store import Checkpoint, Guard, Store
@@ -115,14 +116,11 @@ def _never_syncs(files: Files) -> Files:
     return Altered(files, sync=_nothing)  # type: ignore[return-value]
 
 
-def _syncs_again(files: Files) -> Files:
-    def sync(descriptor: int) -> None:
-        try:
-            files.sync(descriptor)
-        except OSError:
-            files.sync(descriptor)
-
-    return Altered(files, sync=sync)  # type: ignore[return-value]
+def _syncs_again(together: Together, descriptor: int) -> None:
+    try:
+        together._files.sync(descriptor)
+    except OSError:
+        together._files.sync(descriptor)
 
 
 def _renames_only(files: Files, staging: Path, target: Path) -> None:
@@ -454,7 +452,7 @@ BUGS: Mapping[str, Bug] = {
         "crash states", as_store(ReusesItsStaging), family("disk full and it goes on", 3)
     ),
     "a failed sync is tried again": Bug(
-        "crash states", writes_with(_syncs_again), family("sync fails and it goes on", 1)
+        "crash states", lambda: put(Together, _sync_file=_syncs_again), family("sync fails and it goes on", 1)
     ),
     "a directory that exists is taken for durable": Bug(
         "crash states",

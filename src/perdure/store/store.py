@@ -75,6 +75,9 @@ from perdure.store.log import Log
 SPARE_BYTES = 16 * 1024 * 1024
 """Space that a save leaves free: for the manifest, directories and the file system's own needs."""
 
+Ready = ContentPart | LinkPart | ElsewherePart
+"""A file whose length is known."""
+
 Guard = Callable[[], AbstractContextManager[object]]
 """Opens a block in which this process is known to be the run's only writer."""
 
@@ -352,7 +355,7 @@ class Store:
             with Together(self.files) as files:
                 entries = []
                 for part in parts:
-                    entries.append(self._place(files, staging, part, announced))
+                    entries.append(self._place(files, staging, self._made(part, announced)))
                     announced -= announced_bytes([part])
                 whole = msgspec.structs.replace(draft, files=tuple(entries))
                 manifest, content = checked_manifest(whole, staging, self.keys)
@@ -382,18 +385,22 @@ class Store:
                 errno_name="ENOSPC",
             )
 
-    def _place(self, files: Files, staging: Path, part: Part, still_to_come: int) -> FileEntry:
+    def _made(self, part: Part, still_to_come: int) -> Ready:
+        """The part itself, or what it has yet to be made into, if there is room for that and for all that follows."""
+        if not isinstance(part, DeferredPart):
+            return part
+        made = part.make()
+        self._check_space(still_to_come + made.size_bytes)
+        return made
+
+    def _place(self, files: Files, staging: Path, part: Ready) -> FileEntry:
         target = staging / part.path
+        if isinstance(part, ContentPart):
+            return FileEntry(part.path, part.size_bytes, write_file(files, target, part.size_bytes, part.chunks()))
         if isinstance(part, LinkPart):
             with explained("link", part.source):
                 self.files.link(part.source, target)
-        if isinstance(part, LinkPart | ElsewherePart):
-            return FileEntry(part.path, part.entry.bytes, part.entry.digest)
-        content = part.make() if isinstance(part, DeferredPart) else part
-        if content is not part:
-            self._check_space(still_to_come + content.size_bytes)
-        digest = write_file(files, target, content.size_bytes, content.chunks())
-        return FileEntry(part.path, content.size_bytes, digest)
+        return FileEntry(part.path, part.entry.bytes, part.entry.digest)
 
     def _give_up(self, staging: Path) -> None:
         # The space is wanted back at once, above all when the disk is full. If even this fails the directory stays
