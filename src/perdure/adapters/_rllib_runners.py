@@ -31,15 +31,17 @@ class Runners:
         name: Named in errors.
         group: Borrowed; idle.
         learners: What weights come from.
+        doubt: Why they cannot be said to go on exactly; empty if that has been shown.
     """
 
     kind = "rllib.runners"
     section = Section.ENVIRONMENT
 
-    def __init__(self, name: str, group: Any, learners: Any) -> None:
+    def __init__(self, name: str, group: Any, learners: Any, doubt: str = "") -> None:
         self._name = name
         self._group = group
         self._learners = learners
+        self._doubt = doubt
         self.grade = Grade.STATISTICAL
 
     def _ask(self, functions: list[Callable[[Any], Any]]) -> list[Any]:
@@ -66,7 +68,7 @@ class Runners:
         """What every runner holds, in the order of its number."""
         runners = self._ask([capture_runner] * self._count())
         reasons = sorted({reason for runner in runners for reason in runner["reasons"]})
-        self.grade = Grade.STATISTICAL if reasons else Grade.EXACT
+        self.grade = Grade.STATISTICAL if reasons or self._doubt else Grade.EXACT
         return {"runners": runners, "reasons": reasons}
 
     def check(self, tree: object) -> None:
@@ -93,7 +95,7 @@ class Runners:
             self._ask([partial(restore_connectors, saved=saved[0])] * self._count())
             return Shortfall(f"{len(saved)} runners were saved and there are {self._count()}: episodes begin anew")
         self._ask([partial(restore_runner, saved=one) for one in saved])
-        return f"episodes begin anew: {'; '.join(tree['reasons'])}" if tree["reasons"] else ""
+        return f"episodes begin anew: {'; '.join(tree['reasons'])}" if tree["reasons"] else self._doubt
 
 
 def capture_runner(runner: Any) -> dict[str, Any]:

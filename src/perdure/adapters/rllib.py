@@ -53,8 +53,13 @@ class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not
         if algorithm.env_runner_group is not None:
             run.track(runners=Runners("the runners", algorithm.env_runner_group, algorithm.learner_group))
         if algorithm.eval_env_runner_group is not None:
-            group = algorithm.eval_env_runner_group
-            run.track({"evaluation-runners": Runners("the evaluation runners", group, algorithm.learner_group)})
+            evaluation = Runners(
+                "the evaluation runners",
+                algorithm.eval_env_runner_group,
+                algorithm.learner_group,
+                doubt="the episodes of a resumed evaluation are not those that would have been",
+            )
+            run.track({"evaluation-runners": evaluation})
         replay = getattr(algorithm, "local_replay_buffer", None)
         if replay is not None:
             run.track(replay=Replay(replay))
