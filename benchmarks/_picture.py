@@ -44,12 +44,12 @@ def _row(figure: dict[str, Any], y: float, across: Any, start: float) -> list[st
     lines = [
         f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end">{escape(figure["id"])}</text>',
         f'<rect x="{start:.1f}" y="{y + 3}" width="{max(end - start, 1):.1f}" height="{ROW - 7}" fill="{colour}"/>',
-        f'<text x="{end + 5:.1f}" y="{middle}" fill="#333">{figure["value"]:.3g}</text>',
     ]
     if bound := bound_of(figure):
         x = across(bound)
         lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + ROW}" stroke="{TARGET}" stroke-width="2"/>')
-    return lines
+        end = max(end, x)  # the number stands behind both
+    return [*lines, f'<text x="{end + 5:.1f}" y="{middle}" fill="#333">{figure["value"]:.3g}</text>']
 
 
 def bound_of(figure: dict[str, Any]) -> float | None:
