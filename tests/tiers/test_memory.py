@@ -13,6 +13,7 @@ from torch import nn
 
 import perdure
 from perdure import Every, Last
+from perdure.cli import main
 from perdure.core.manifest import Cut, Grade
 from perdure.core.memory import plan_memory
 from perdure.errors import FencedError, InvalidInputError, LeaseHeldError, StoreError
@@ -28,6 +29,7 @@ import sys
 import numpy as np
 import perdure
 from perdure import Every, Last
+from perdure.cli import main
 
 value = np.zeros(300_000)
 with perdure.open(sys.argv[1], run="t", quiet=True, save=Every(steps=1000), ram=Every(steps=1), budget=None) as run:
@@ -240,6 +242,20 @@ def test_nobody_finishes_the_write_of_a_learner_that_lives(tmp_path, root):
     assert 1 == len(checkpoints(stores(root)[0]))
     assert not checkpoints(tmp_path / "t")
     crash(run)
+
+
+def test_status_says_what_only_memory_has(tmp_path, root, capsys):
+    """After a crash the status names the save in memory that a restart resumes, and nothing once the disk has it."""
+    trained(tmp_path, 3, save=None, ram=Every(steps=1))
+
+    assert 0 == main(["status", str(tmp_path / "t")])
+    assert "at step 3" in next(line for line in capsys.readouterr().out.splitlines() if "memory" in line)
+    main(["status", str(tmp_path / "t"), "--json"])
+    assert 3 == json.loads(capsys.readouterr().out)["in_memory"]["global_step"]
+
+    finish_write(Store(tmp_path / "t", Files(), lambda: "0" * 32), lambda: "", by="test")
+    main(["status", str(tmp_path / "t"), "--json"])
+    assert json.loads(capsys.readouterr().out)["in_memory"] is None
 
 
 def test_a_learner_that_was_only_thought_dead_commits_no_more(tmp_path, root):

@@ -34,7 +34,7 @@ def _print(status: RunStatus, context: Context) -> None:
     output.line(f"{status.run}  ", Word(status.state, COLOURS.get(status.state, "red")))
     for problem in status.problems:
         output.line(Word("  problem     ", "red"), problem)
-    for name, cell in _facts(status):
+    for name, cell in _facts(status, now):
         output.line(f"  {name:<10}  ", cell)
     if status.members:
         output.line("")
@@ -52,7 +52,7 @@ def _print(status: RunStatus, context: Context) -> None:
         )
 
 
-def _facts(status: RunStatus) -> Iterator[tuple[str, Cell]]:
+def _facts(status: RunStatus, now: float) -> Iterator[tuple[str, Cell]]:
     best = status.restorable
     if best is not None:
         last = f", {duration_text(status.restore_seconds)} last time" if status.restore_seconds is not None else ""
@@ -64,6 +64,10 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, Cell]]:
             "resumes",
             Word("nothing: no checkpoint can be restored", "red") if status.is_lost else "no checkpoint yet",
         )
+    if status.in_memory is not None:
+        saved = ago_text(age_seconds(status.in_memory.at, now))
+        newer = f"{short_id(status.in_memory.checkpoint)} at step {status.in_memory.global_step:,}, saved {saved}"
+        yield "memory", f"{newer}: what a restart resumes, unless this machine goes down first"
     if status.at_risk_seconds is not None:
         yield "at risk", f"{span_text(status.at_risk_seconds)} of work since the last save"
     if status.writer is not None:

@@ -15,7 +15,7 @@ from perdure.core.keeping import keep_text, parse_keep
 from perdure.inspection.cleanup import GcPlan, GcResult, PlanRow
 from perdure.inspection.documents import Document
 from perdure.inspection.listing import CheckpointDetail, CheckpointSummary, ComponentSummary, RunListing
-from perdure.inspection.presence import MemberSeen, RestoreBegun, WriterSeen
+from perdure.inspection.presence import MemberSeen, MemorySeen, RestoreBegun, WriterSeen
 from perdure.inspection.renewal import Renewal, RenewalPlan, RenewalRow
 from perdure.inspection.repair import Repair, RepairPlan, RepairResult, RepairRow
 from perdure.inspection.status import RunStatus
@@ -35,6 +35,7 @@ __all__ = [
     "GcResult",
     "Level",
     "MemberSeen",
+    "MemorySeen",
     "OnProgress",
     "PlanRow",
     "Renewal",

@@ -19,6 +19,8 @@ from perdure.inspection.documents import Document
 from perdure.store.layout import CONTROL_FILE, PROGRESS_FILE, STAGING
 from perdure.store.store import Store
 from perdure.supervise.claims import LOCK_FILE
+from perdure.tiers.memory import find_memory_store
+from perdure.tiers.tiered import Tiered
 
 RESTORING_PREFIX = "restoring."
 _INTERRUPTED = "a commit was interrupted, which the next start undoes"
@@ -62,6 +64,16 @@ class MemberSeen(Document):
 
 
 @dataclass(frozen=True, slots=True)
+class MemorySeen(Document):
+    """The newest checkpoint, where only this machine's shared memory has it."""
+
+    checkpoint: str
+    global_step: int
+    at: str
+    """When it was saved."""
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """What lies and lives around the checkpoints of a run."""
 
@@ -75,6 +87,8 @@ class Around:
     staging: tuple[str, ...]
     """Names of what is being written or removed; without a writer it is left over and goes at the next start."""
     quarantined: tuple[Mapping[str, Any], ...]
+    in_memory: MemorySeen | None
+    """What a restart on this machine would resume from instead of the disk's newest."""
 
     @property
     def has_writer(self) -> bool:
@@ -99,7 +113,16 @@ def look_around(files: Files, store: Store) -> Around:
         restoring=_restores_begun(store),
         staging=tuple(store.names(store.directory / STAGING)),
         quarantined=tuple(store.quarantined()),
+        in_memory=_seen_in_memory(store),
     )
+
+
+def _seen_in_memory(store: Store) -> MemorySeen | None:
+    tiers = Tiered(store, find_memory_store(store, store.new_id), store.new_id)
+    newest = tiers.newest_only_in_memory()
+    if newest is None:
+        return None
+    return MemorySeen(newest.manifest.id, newest.manifest.global_step, newest.manifest.created_at)
 
 
 def _restores_begun(store: Store) -> tuple[RestoreBegun, ...]:

@@ -12,7 +12,7 @@ from perdure.core.manifest import short_id
 from perdure.core.restarts import EXIT_DONE, EXIT_STOPPED
 from perdure.inspection.documents import Document
 from perdure.inspection.listing import CheckpointSummary, RunListing
-from perdure.inspection.presence import Around, MemberSeen, RestoreBegun, WriterSeen, members_seen
+from perdure.inspection.presence import Around, MemberSeen, MemorySeen, RestoreBegun, WriterSeen, members_seen
 from perdure.inspection.verification import in_brief
 
 _GOOD_ENDS = (EXIT_DONE, EXIT_STOPPED)
@@ -33,7 +33,8 @@ class RunStatus(Document):
     """What is wrong, the worst first."""
     newest: CheckpointSummary | None
     restorable: CheckpointSummary | None
-    """The newest of which nothing is missing: what a restart would use."""
+    """The newest of which nothing is missing: what a restart would use, if memory has no newer one."""
+    in_memory: MemorySeen | None
     at_risk_seconds: float | None
     """Age of `restorable` while something writes to the run: the work that would be lost now."""
     restore_seconds: float | None
@@ -91,6 +92,7 @@ def describe_run(
         problems=tuple(_problems(listing, around, state, events, free_bytes)),
         newest=listing.newest,
         restorable=restorable,
+        in_memory=around.in_memory,
         at_risk_seconds=restorable.age_seconds if restorable and around.has_writer else None,
         restore_seconds=_last_restore_seconds(events),
         checkpoints=len(listing.checkpoints),
