@@ -8,8 +8,8 @@ the disk; then what the keep policy no longer keeps is removed, and the log is t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,9 +155,9 @@ class Committer:
         self._parent = manifest.id
         self.saved_metrics = widen(self.saved_metrics, manifest.metrics)
         seconds = self._surroundings.monotonic() - began
-        with self._interval_told(manifest, pace):
-            self._learn(taken, seconds, pace)
-            self._note_saved(taken.handle, manifest, seconds, pace)
+        self._learn(taken, seconds, pace)
+        self._note_saved(taken.handle, manifest, seconds, pace)
+        self._note_interval(manifest, pace)
         self.tell()
         # Whoever waits for the save need not wait for what goes because of it.
         taken.handle.committed.reach()
@@ -176,8 +176,8 @@ class Committer:
             raise
         taken.capture.aborted()  # as far as the disk goes: what later saves there link to is what it was
         seconds = self._surroundings.monotonic() - began
-        with self._interval_told(manifest, pace, tier="ram"):
-            self._learn(taken, seconds, pace)
+        self._learn(taken, seconds, pace)
+        self._note_interval(manifest, pace, tier="ram")
         self.tell()
 
     def finish_write(self, handle: SaveHandle, checkpoint: Checkpoint) -> None:
@@ -292,12 +292,8 @@ class Committer:
             **pace.chosen,
         )
 
-    @contextmanager
-    def _interval_told(self, manifest: Manifest, pace: Pace, **fields: Any) -> Iterator[None]:
-        """Note it if the block changes the interval."""
-        before = pace.chosen
-        yield
-        if pace.chosen != before:
+    def _note_interval(self, manifest: Manifest, pace: Pace, **fields: Any) -> None:
+        if pace.has_news():
             self.note_event(
                 "interval-changed",
                 step=manifest.global_step,

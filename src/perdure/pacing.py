@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from perdure.core.saving import Budget, Cost, Save, SaveContext, SavePolicy, decide_save
 
+_NEWS = 1.5
+
 
 class Pace:
     """
@@ -24,6 +26,7 @@ class Pace:
         self._step = 0
         self._seconds = seconds
         self.cost = Cost()
+        self._told = self.chosen
 
     @property
     def stretch(self) -> float:
@@ -39,6 +42,18 @@ class Pace:
     def chosen(self) -> dict[str, float | None]:
         """Both, as the log has them."""
         return {"stretch": self.stretch, "interval_seconds": self.interval_seconds}
+
+    def has_news(self) -> bool:
+        """
+        Whether what is chosen differs by half or more from what it was when this last said so.
+
+        A cost is measured anew by each save, and so moves with each: the log of a run that saves every second would
+        fill with it.
+        """
+        news = any(_differ(self._told[name], value) for name, value in self.chosen.items())
+        if news:
+            self._told = self.chosen
+        return news
 
     def restart(self, step: int, seconds: float) -> None:
         """Count from here."""
@@ -83,3 +98,9 @@ class Pace:
         # Only intervals of our own are ours to stretch: what asked, improved or stopped came when it came.
         if self._budget is not None and reason.startswith("every-"):
             self._budget = self._budget.after(blocked_seconds + write_seconds, interval_seconds)
+
+
+def _differ(told: float | None, now: float | None) -> bool:
+    if not told or not now:
+        return told != now
+    return max(told / now, now / told) >= _NEWS
