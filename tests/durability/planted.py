@@ -12,7 +12,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,26 +127,31 @@ def _renames_only(files: Files, staging: Path, target: Path) -> None:
     files.rename(staging, target)
 
 
-def _replaces_in_place(files: Files, path: Path, content: bytes, temporary: Path) -> None:
-    if files.status(path) is not None:
-        files.unlink(path)
+def _replaces_in_place(
+    files: Files, path: Path, content: bytes, temporary: Path, instead_of: Sequence[Path] = ()
+) -> None:
+    for name in (path, *instead_of):
+        if files.status(name) is not None:
+            files.unlink(name)
     _writing.write_file(files, path, len(content), [memoryview(content)])
     files.sync_directory(path.parent)
 
 
-def _trusts_what_exists(files: Files, path: Path) -> None:
-    if not path.is_dir():
-        _trusts_what_exists(files, path.parent)
-        files.make_directory(path)
-        files.sync_directory(path.parent)
-
-
-def _leaves_what_it_could_not_sync(files: Files, path: Path) -> None:
-    with _publish.explained("make directory", path):
+def _trusts_what_exists(files: Files, paths: Iterable[Path]) -> None:
+    for path in paths:
         if not path.is_dir():
-            _leaves_what_it_could_not_sync(files, path.parent)
+            _trusts_what_exists(files, [path.parent])
             files.make_directory(path)
-        files.sync_directory(path.parent)
+            files.sync_directory(path.parent)
+
+
+def _leaves_what_it_could_not_sync(files: Files, paths: Iterable[Path]) -> None:
+    for path in paths:
+        with _publish.explained("make directory", path):
+            if not path.is_dir():
+                _leaves_what_it_could_not_sync(files, [path.parent])
+                files.make_directory(path)
+            files.sync_directory(path.parent)
 
 
 def _syncs_without_a_look(_files: Files, descriptor: int) -> None:
@@ -456,7 +461,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "a directory that exists is taken for durable": Bug(
         "crash states",
-        lambda: put(_store, ensure_directory=_trusts_what_exists),
+        lambda: put(_store, ensure_directories=_trusts_what_exists),
         family("killed in its first start", 1),
     ),
     "leftovers are removed at once": Bug(
@@ -464,7 +469,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "a directory whose name could not be synced stays": Bug(
         "crash states",
-        lambda: put(_store, ensure_directory=_leaves_what_it_could_not_sync),
+        lambda: put(_store, ensure_directories=_leaves_what_it_could_not_sync),
         family("sync fails in its first start", 1),
     ),
     "a removal goes on below an uncertain name": Bug(

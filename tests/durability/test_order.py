@@ -27,8 +27,8 @@ scenario.start()
 first = scenario.save(10, {"model/policy.safetensors": 3 * 2**20 + 5, "meta.json": 10, "buffer/segment-0": 40})
 scenario.pin(scenario.save(20, linked=first), "good")
 scenario.retain(Last(1))
-scenario.note("progress.json", "models")
-scenario.forget("progress.json")
+scenario.note("marker.json", "models")
+scenario.forget("marker.json")
 """
 
 

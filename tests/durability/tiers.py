@@ -25,7 +25,7 @@ from perdure.testing.recording import Operation
 from perdure.testing.scenario import Scenario, numbered_ids
 from tests.durability.workloads import FAMILIES, SEGMENTS, WORKLOADS, Workload, World
 
-MARKERS = ("progress.json", "restoring.step", "restored.step")
+MARKERS = ("marker.json", "restoring.step", "restored.step")
 
 
 @dataclass
@@ -191,7 +191,7 @@ def _prepare(scenario: Scenario) -> tuple[Checkpoint, Checkpoint]:
     older = scenario.save(10, SEGMENTS)
     newer = scenario.save(20, SEGMENTS, linked=older)
     scenario.pin(newer, "good")
-    scenario.note("progress.json", "models")
+    scenario.note("marker.json", "models")
     return newer, older
 
 
@@ -207,8 +207,8 @@ ACTS: dict[str, Act] = {
     "renew": lambda process, newer, older: process.renew(newer),
     "pin": lambda process, newer, older: process.pin(newer, "better"),
     "unpin": lambda process, newer, older: process.unpin("good"),
-    "note": lambda process, newer, older: process.note("progress.json", "replay"),
-    "forget": lambda process, newer, older: process.forget("progress.json"),
+    "note": lambda process, newer, older: process.note("marker.json", "replay"),
+    "forget": lambda process, newer, older: process.forget("marker.json"),
     "log": lambda process, newer, older: process.log("something"),
     "read": lambda process, newer, older: process.read_all(),
 }

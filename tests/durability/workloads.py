@@ -216,17 +216,17 @@ def mended_and_renewed(world: World) -> None:
 def markers_replaced(world: World) -> None:
     process = opened(world)
     for value in ("models", "replay", "counters"):
-        process.note("progress.json", value)
+        process.note("marker.json", value)
 
 
 def markers_come_and_go(world: World) -> None:
     process = opened(world)
     process.save(10)
     process.note("restoring.step", "1")
-    process.note("progress.json", "models")
+    process.note("marker.json", "models")
     process.note("restored.step", "2")
     process.forget("restoring.step")
-    process.forget("progress.json")
+    process.forget("marker.json")
 
 
 def restored_under_markers(world: World) -> None:
@@ -354,8 +354,8 @@ def _save_and_retain(process: Scenario) -> None:
 def _put_aside(process: Scenario) -> None:
     process.start()
     process.quarantine(process.store.checkpoints()[0])
-    process.note("progress.json", "models")
-    process.forget("progress.json")
+    process.note("marker.json", "models")
+    process.forget("marker.json")
     process.save(5)
 
 
@@ -400,7 +400,7 @@ class Family:
             process = opened(world)
             process.save(40)
             process.retain(Last(1))
-            process.forget("progress.json")
+            process.forget("marker.json")
 
         return run
 

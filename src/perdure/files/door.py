@@ -14,8 +14,6 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from perdure.errors import PerdureError, StoreError
@@ -36,26 +34,36 @@ _KINDS = {
 }
 
 
-@contextmanager
-def explained(action: str, path: Path | str) -> Iterator[None]:
+class explained:  # noqa: N801 - reads as a verb: with explained("open", path)
     """
     Turn the operating system's error of the block into a `StoreError` that says what could not be done.
+
+    A class and no generator: it is entered for every file of a buffer of thousands.
 
     Args:
         action: What was being done, as in "cannot {action} {path}".
         path: To what.
     """
-    try:
-        yield
-    except PerdureError:
-        raise  # several of ours are errors of the operating system as well, and say more than it does
-    except OSError as error:
-        kind, hint = _KINDS.get(error.errno or 0, ("store.failed", "check the file system that the path is on"))
+
+    __slots__ = ("_action", "_path")
+
+    def __init__(self, action: str, path: Path | str) -> None:
+        self._action = action
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # Several of ours are errors of the operating system as well, and say more than it does.
+        if not isinstance(error, OSError) or isinstance(error, PerdureError):
+            return
+        store_kind, hint = _KINDS.get(error.errno or 0, ("store.failed", "check the file system that the path is on"))
         raise StoreError(
-            f"cannot {action} {path}: {error.strerror or error}",
-            kind=kind,
+            f"cannot {self._action} {self._path}: {error.strerror or error}",
+            kind=store_kind,
             hint=hint,
-            path=str(path),
+            path=str(self._path),
             errno_name=errno.errorcode.get(error.errno or 0, ""),
         ) from error
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perdure.files.door import Files, explained
-from perdure.files.writing import write_file
+from perdure.files.writing import write_all, write_file
 
 
 def ensure_directory(files: Files, path: Path) -> None:
@@ -38,6 +38,18 @@ def ensure_directory(files: Files, path: Path) -> None:
             with suppress(OSError):
                 files.remove_directory(path)
             raise
+
+
+def ensure_directories(files: Files, paths: Iterable[Path]) -> None:
+    """The same for several directories: what they lie in is synced once for all that exist."""
+    parents = {}
+    for path in paths:
+        if path.is_dir():
+            parents[path.parent] = path
+        else:
+            ensure_directory(files, path)
+    for path in parents.values():
+        _sync_name(files, path)
 
 
 def _sync_name(files: Files, path: Path) -> None:
@@ -90,7 +102,7 @@ def publish_directory(files: Files, staging: Path, target: Path) -> None:
             files.sync_directory(staging.parent)
 
 
-def replace_file(files: Files, path: Path, content: bytes, temporary: Path) -> None:
+def replace_file(files: Files, path: Path, content: bytes, temporary: Path, instead_of: Iterable[Path] = ()) -> None:
     """
     Put a small file in the place of another, atomically and durably.
 
@@ -99,11 +111,29 @@ def replace_file(files: Files, path: Path, content: bytes, temporary: Path) -> N
         path: The name that is to hold ``content``.
         content: All of it.
         temporary: A path on the same file system that nothing reads and nobody else uses.
+        instead_of: Names in the same directory that it supersedes, and that a power cut may leave beside it.
     """
     with explained("replace", path), _removed_on_failure(files, temporary):
         write_file(files, temporary, len(content), [memoryview(content)])
         files.rename(temporary, path)
+        for name in instead_of:
+            files.unlink(name)
         files.sync_directory(path.parent)
+
+
+def swap_file(files: Files, path: Path, content: bytes, temporary: Path) -> None:
+    """
+    Put a small file in the place of another, atomically for whoever reads, and survived by no power cut.
+
+    A process that dies leaves the old content or the new; a machine that does, those or none that can be read.
+    """
+    with explained("replace", path), _removed_on_failure(files, temporary):
+        descriptor = files.open_new(temporary)
+        try:
+            write_all(files, descriptor, memoryview(content))
+        finally:
+            files.close(descriptor)
+        files.rename(temporary, path)
 
 
 def replace_symlink(files: Files, path: Path, content: str, temporary_name: str) -> None:

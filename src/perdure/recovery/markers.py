@@ -35,8 +35,8 @@ class Markers:
         self._store.replace_json(_RESTORING + checkpoint.directory.name, marker)
 
     def progress(self, checkpoint: Checkpoint, step: Step) -> None:
-        """Note which step is about to run."""
-        self._store.replace_json(PROGRESS_FILE, {"checkpoint": checkpoint.manifest.id, "step": step.value})
+        """Note which step is about to run, for those who watch."""
+        self._store.note_json(PROGRESS_FILE, {"checkpoint": checkpoint.manifest.id, "step": step.value})
 
     def give_up(self, checkpoint: Checkpoint) -> None:
         """Note that the restore ended without success and without killing the process."""
@@ -46,8 +46,11 @@ class Markers:
     def finish(self, checkpoint: Checkpoint, generation: int) -> None:
         """Note that the restore is complete; only the newest such marker is kept."""
         name = f"{_RESTORED}{checkpoint.directory.name}{_MARKER}"
-        self._store.replace_json(name, {"checkpoint": checkpoint.manifest.id, "generation": generation})
-        for other in self._store.names(self._store.directory):
-            stale = other.startswith(_RESTORED) and other.endswith(_MARKER) and other != name
-            if stale or other.startswith(_RESTORING) or other == PROGRESS_FILE:
-                self._store.remove_file(other)
+        stale = [other for other in self._store.names(self._store.directory) if other != name and _is_marker(other)]
+        marker = {"checkpoint": checkpoint.manifest.id, "generation": generation}
+        self._store.replace_json(name, marker, instead_of=stale)
+
+
+def _is_marker(name: str) -> bool:
+    is_old = name.startswith(_RESTORED) and name.endswith(_MARKER)
+    return is_old or name.startswith(_RESTORING) or name == PROGRESS_FILE

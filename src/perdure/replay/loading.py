@@ -174,14 +174,36 @@ class Loader:
             for column in columns
         }
 
-    def map(self, tasks: Sequence[Task]) -> None:
+    def bring(self, to_read: Sequence[Task], to_map: Sequence[Task], done: Done, *, is_local: bool = False) -> None:
         """
-        Map files to their places; their bytes are not verified. Of coded ones only the lengths are looked at.
+        Read files to their places, several at a time and digests compared, and map others while the disk is busy.
+
+        Args:
+            to_read: Files to read, or to decode if they are coded.
+            to_map: Files whose bytes are not verified. Of coded ones only the lengths are looked at.
+            done: Told of each that has been read.
+            is_local: Whether large files may be read past the page cache, which a network's needs.
 
         Raises:
-            CorruptionError: One is gone or has another length.
+            CorruptionError: Kind ``replay.damaged``: the first file that is not what was committed, or of those to map
+                is gone or has another length; the columns are not to be used.
             StoreError: The process has too many mappings.
         """
+        self._is_direct = is_local
+        for column in {column.name for task in to_read if task.is_mappable for column in task.columns}:
+            self._memory[column].expect_all()
+        with ThreadPoolExecutor(READERS, "perdure-read") as pool:
+            running = {pool.submit(self._read_file, task): task for task in to_read}
+            try:
+                self._map(to_map)
+                for finished in as_completed(running):
+                    finished.result()
+                    done(running[finished].doubt)
+            finally:
+                for waiting in running:
+                    waiting.cancel()
+
+    def _map(self, tasks: Sequence[Task]) -> None:
         if not tasks:
             return
         # All of them lie in one folder, which is opened once.
@@ -229,31 +251,6 @@ class Loader:
                 edges, reading = memory.bytes().data, _Reading(self._files, descriptor, is_direct=False)
                 reading.fill(edges[at : at + lead], offset)
                 reading.fill(edges[at + lead + whole : at + size], offset + lead + whole)
-
-    def read(self, tasks: Sequence[Task], done: Done, *, is_local: bool = False) -> None:
-        """
-        Read files to their places, several at a time, and compare their digests.
-
-        Args:
-            tasks: Which.
-            done: Told of each.
-            is_local: Whether large files may be read past the page cache, which a network's needs.
-
-        Raises:
-            CorruptionError: Kind ``replay.damaged``: the first that was found; the columns are not to be used.
-        """
-        self._is_direct = is_local
-        for column in {column.name for task in tasks if task.is_mappable for column in task.columns}:
-            self._memory[column].expect_all()
-        with ThreadPoolExecutor(READERS, "perdure-read") as pool:
-            running = {pool.submit(self._read_file, task): task for task in tasks}
-            try:
-                for finished in as_completed(running):
-                    finished.result()
-                    done(running[finished].doubt)
-            finally:
-                for waiting in running:
-                    waiting.cancel()
 
     def _read_file(self, task: Task) -> None:
         doubt, piece = task.doubt, task.piece

@@ -213,12 +213,11 @@ class _Restore:
         later = [] if is_eager or not self._options.may_wait else self._from_the_head(coded)[1:]
         plain = [task for task in tasks if task.places and not task.is_mappable]
         now = plain + (rest if is_read else []) + [task for task in coded if task not in later]
-        loader.read(now, self._done, is_local=is_local)
+        mapped = found if is_read else wide
+        loader.bring(now, [*mapped, *later], self._done, is_local=is_local)
         if is_eager and not is_read and self._options.damaged != "drop":
             for error in find_all_damage(self._source, self._files, [task.doubt for task in rest], self._done).values():
                 raise error
-        mapped = found if is_read else wide
-        loader.map([*mapped, *later])
         doubtful = found if is_eager else wide
         self._notes.append(_say_how(now, mapped, doubtful, later, refusal, self._options.verify))
         if self._options.progress_file is not None:

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,13 @@ from perdure.errors import (
 )
 from perdure.files.door import Files, explained
 from perdure.files.publish import (
-    ensure_directory,
+    ensure_directories,
     make_folders,
     publish_directory,
     remove_tree,
     replace_file,
     replace_symlink,
+    swap_file,
     sync_folders,
 )
 from perdure.files.reading import damaged, open_checked, read_small, read_verified
@@ -141,8 +143,8 @@ class Store:
             StoreError: They cannot be made, or a file is in the way.
             FormatError: The run was written by a newer perdure.
         """
-        for folder in (self.snapshots, self.directory / STAGING, self.directory / QUARANTINE, self.directory / PINS):
-            ensure_directory(self.files, folder)
+        folders = (SNAPSHOTS, STAGING, QUARANTINE, PINS)
+        ensure_directories(self.files, [self.directory / folder for folder in folders])
         with explained("sync directory", self.snapshots):
             # What is visible must stay so: a save may have been killed before it could sync the new name.
             self.files.sync_directory(self.snapshots)
@@ -533,9 +535,21 @@ class Store:
             return None
         return value if isinstance(value, dict) else None
 
-    def replace_json(self, relative: str, value: Mapping[str, Any]) -> None:
-        """Write a small JSON object in the place of what was there, atomically and durably."""
-        self._replace_json(self.directory / relative, value)
+    def replace_json(self, relative: str, value: Mapping[str, Any], *, instead_of: Iterable[str] = ()) -> None:
+        """
+        Write a small JSON object in the place of what was there, atomically and durably.
+
+        Args:
+            relative: Where.
+            value: The object.
+            instead_of: Files beside it that it supersedes; a crash may leave both.
+        """
+        self._replace_json(self.directory / relative, value, [self.directory / name for name in instead_of])
+
+    def note_json(self, relative: str, value: Mapping[str, Any]) -> None:
+        """Write a small JSON object for other processes to read: atomically, and not to survive a power cut."""
+        path = self.directory / relative
+        swap_file(self.files, path, _sealed_json(value), path.with_name(f"{TEMPORARY_PREFIX}{self.new_id()}"))
 
     def remove_file(self, relative: str) -> bool:
         """Remove a small file, durably; returns whether it was there."""
@@ -548,9 +562,13 @@ class Store:
             self.files.sync_directory(path.parent)
         return present
 
-    def _replace_json(self, path: Path, value: Mapping[str, Any]) -> None:
-        content = seal(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
-        replace_file(self.files, path, content, path.with_name(f"{TEMPORARY_PREFIX}{self.new_id()}"))
+    def _replace_json(self, path: Path, value: Mapping[str, Any], instead_of: Sequence[Path] = ()) -> None:
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{self.new_id()}")
+        replace_file(self.files, path, _sealed_json(value), temporary, instead_of)
+
+
+def _sealed_json(value: Mapping[str, Any]) -> bytes:
+    return seal(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
 
 
 def announced_bytes(parts: Iterable[Part]) -> int:
@@ -558,6 +576,7 @@ def announced_bytes(parts: Iterable[Part]) -> int:
     return sum(part.size_bytes for part in parts if isinstance(part, ContentPart))
 
 
+@lru_cache(maxsize=32)  # clean-ups and starts look at the same checkpoints again and again, and these never change
 def manifest_of(directory: Path, content: bytes, keys: Keyring) -> Manifest:
     """
     Decode the manifest of a directory and check that it is that directory's.

@@ -27,7 +27,7 @@ Tell = Callable[[Message], None]
 """Hands a message to whoever watches; it has arrived when this returns."""
 
 _SIZES = {"meta.json": 21, "model/policy.safetensors": 3_000, "buffer/segment-000000.safetensors": 9_000}
-_MARKERS = ("progress.json",)
+_MARKERS = ("marker.json",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class StoreLife:
             scenario.start()
             scenario.pin(scenario.save(10, _SIZES), f"pin-{number}")
             scenario.save(20, _SIZES)
-            scenario.note("progress.json", f"{number}")
+            scenario.note("marker.json", f"{number}")
         files = faulty_files(point)
         scenario.store.files = files
         scenario.store.events = Store(directory, files, numbered_ids("events")).events
@@ -119,8 +119,8 @@ def _act(scenario: Scenario, act: str, number: int) -> None:
         "quarantine": lambda: scenario.quarantine(found[0]) if len(found) > 2 else None,
         "pin": lambda: scenario.pin(found[-1], f"pin-{step}") if found and not pins else None,
         "unpin": lambda: scenario.unpin(pins[0]) if pins else None,
-        "note": lambda: scenario.note("progress.json", f"{number}.{step}"),
-        "forget": lambda: scenario.forget("progress.json"),
+        "note": lambda: scenario.note("marker.json", f"{number}.{step}"),
+        "forget": lambda: scenario.forget("marker.json"),
         "log": lambda: scenario.log("x" * 100),
     }
     acts[act]()
