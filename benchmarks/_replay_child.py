@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._replay_peers import CONTENDERS, Rows, newest_source
-from benchmarks.measure import evict
+from benchmarks.measure import evict, scratch
 from perdure.files.reading import allocate
 from perdure.replay import RingBuffer, RingComponent
 
@@ -38,6 +38,7 @@ MORE = 1000
 SAVES = {"perdure": 4}
 OTHER_SAVES = 2
 """The first, and others after `MORE` more transitions each. Peers write everything again, so once more tells it all."""
+FEW = 200
 STRIDE = 1000
 
 
@@ -145,8 +146,22 @@ def first_step(case: str) -> Callable[[Any, Any], None]:
     return step
 
 
+def warm_up(name: str, case: str) -> None:
+    """Save and load a few transitions, so that nothing is imported, compiled or copied on fork for the first time."""
+    with scratch() as where:
+        for rows in noise(case, FEW, 0):
+            saver = CONTENDERS[name][1](FEW, CASES[case])
+            saver.extend(rows)
+            saver.save(where)
+            getattr(saver, "close", lambda: None)()
+        loader = CONTENDERS[name][1](FEW, CASES[case])
+        loader.load(where)()
+        getattr(loader, "close", lambda: None)()
+
+
 def load(name: str, case: str, count: int, folder: Path) -> dict[str, Any]:
     """Load from a cold disk, draw a batch and take a training step."""
+    warm_up(name, case)
     contender = CONTENDERS[name][1](count, CASES[case])
     step = first_step(case)
     evict(folder)

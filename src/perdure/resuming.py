@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from perdure.core.component import Progress
 from perdure.core.history import Rollback, is_superseded
 from perdure.core.manifest import Grade
 from perdure.core.selectors import select
@@ -33,6 +34,7 @@ class Resumption:
         word: ``auto``, ``must``, ``never`` or a selector.
         accept: Components that may differ.
         say: Tells the user a line.
+        watch: Gives what shows the user how far the reading of something is, by its name.
         surroundings: Time and versions.
     """
 
@@ -45,6 +47,7 @@ class Resumption:
         word: str,
         accept: Iterable[str],
         say: Callable[[str], None],
+        watch: Callable[[str], Progress],
         surroundings: Surroundings,
     ) -> None:
         self._store = store
@@ -61,6 +64,7 @@ class Resumption:
             accept=accept,
             now=surroundings.now,
             on_skip=self._tell_skip,
+            watch=watch,
         )
 
     def resume(self) -> tuple[RestoreReport, Checkpoint | None]:
@@ -127,7 +131,8 @@ class Resumption:
         return NothingRestorableError(
             f"cannot restore run {self._store.directory.name}: {why}",
             kind="run.nothing-restorable",
-            hint="`perdure repair` shows what can be brought back; resume='never' starts fresh",
+            hint="`perdure repair` shows what can be brought back, `perdure repair --without-lost` also what can be "
+            "without some transitions; resume='never' starts fresh",
             name=self._store.directory.name,
         )
 

@@ -22,6 +22,7 @@ from perdure.capture.objects import is_optimizer
 from perdure.capture.writer import DEFAULT_DEADLINE_SECONDS, SaveHandle
 from perdure.committing import Committer
 from perdure.complaints import Complaints
+from perdure.core.component import Progress
 from perdure.core.fencing import DEFAULT_MAX_STALENESS_STEPS
 from perdure.core.manifest import Cut
 from perdure.core.memory import MemoryPlan
@@ -39,6 +40,7 @@ from perdure.extras import require
 from perdure.namespaces import Namespace, declare
 from perdure.pacing import Pace
 from perdure.recovery.report import RestoreReport
+from perdure.replay.bar import ProgressBar
 from perdure.resuming import Resumption
 from perdure.saver import Saver, SaverStatistics, is_torn
 from perdure.settings import Settings
@@ -543,6 +545,7 @@ class Run:
             word=self._settings.resume,
             accept=self._settings.accept,
             say=self._say,
+            watch=self._watch,
             surroundings=self._surroundings,
         )
         self._report, checkpoint = resumption.resume()
@@ -557,6 +560,12 @@ class Run:
         if not self._settings.quiet:
             sys.stderr.write(f"perdure: {self.name}: {line}\n")
             sys.stderr.flush()
+
+    def _watch(self, name: str) -> Progress:
+        if self._settings.quiet:
+            return lambda *_: None
+        what = f"perdure: {self.name}: restoring {name}"
+        return ProgressBar(what, patience_seconds=2.0)
 
     # Ending
 

@@ -21,6 +21,10 @@ SIZES = {
 }
 
 
+def nobody(done_bytes: int, total_bytes: int) -> None:
+    """Waits."""
+
+
 def content(path: str) -> bytes:
     return random.Random(path).randbytes(SIZES[path])
 
@@ -43,16 +47,20 @@ def checkpoint(store):
 
 @pytest.mark.parametrize("order", [list(SIZES), list(reversed(SIZES))])
 def test_every_file_is_handed_out_as_it_was_saved(store, checkpoint, order):
-    """Small and large files have their bytes, in whatever order they are asked for."""
-    with Reading(store, checkpoint, SIZES) as reading:
+    """Small and large files have their bytes, in whatever order they are asked for, and whoever waits hears of it."""
+    told = []
+    with Reading(store, checkpoint, SIZES, lambda *counts: told.append(counts)) as reading:
         assert all(reading.take(path) == content(path) for path in order)
+    assert told == sorted(told)
+    large_bytes = 2 * THREAD_THRESHOLD_BYTES + 1
+    assert told[-1] == (large_bytes, large_bytes)
 
 
 def test_damage_is_named_when_its_file_is_taken(store, checkpoint):
     """A damaged large file is an error for whoever takes it, and for nobody before."""
     damaged = checkpoint.directory / "model/b.safetensors"
     damaged.write_bytes(bytes(SIZES["model/b.safetensors"]))
-    with Reading(store, checkpoint, SIZES) as reading:
+    with Reading(store, checkpoint, SIZES, nobody) as reading:
         assert reading.take("model/a.safetensors") == content("model/a.safetensors")
         with pytest.raises(CorruptionError, match=r"b\.safetensors"):
             reading.take("model/b.safetensors")
@@ -60,5 +68,5 @@ def test_damage_is_named_when_its_file_is_taken(store, checkpoint):
 
 def test_what_nobody_takes_is_given_up(store, checkpoint):
     """An error on the way ends the reading; nothing goes on reading behind it."""
-    with pytest.raises(ZeroDivisionError), Reading(store, checkpoint, SIZES):
+    with pytest.raises(ZeroDivisionError), Reading(store, checkpoint, SIZES, nobody):
         raise ZeroDivisionError

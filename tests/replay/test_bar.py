@@ -15,10 +15,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(stream, times):
+def shown(stream, times, **settings):
     """What is written when a gibibyte of four is done at each of some times."""
     clock = iter(times)
-    bar = ProgressBar("loading", stream=stream, clock_seconds=lambda: next(clock))
+    bar = ProgressBar("loading", stream=stream, clock_seconds=lambda: next(clock), **settings)
     for done in range(len(times)):
         bar(done * GIB, (len(times) - 1) * GIB)
     return stream.getvalue()
@@ -31,6 +31,14 @@ def test_a_terminal_gets_a_bar_that_ends_with_its_line():
     assert [line.split(" ")[2] for line in lines] == ["0.00", "1.00", "3.00", "4.00"]
     assert text.endswith("(100%, 1.99 GiB/s)\n")
     assert text.count("\n") == 1
+
+
+def test_what_is_done_in_no_time_needs_no_bar():
+    """With patience a bar begins late, and what ends before leaves nothing on the terminal."""
+    assert shown(Terminal(), [0.0, 0.5, 1.9], patience_seconds=2.0) == ""
+    text = shown(Terminal(), [0.0, 0.5, 2.5, 2.51], patience_seconds=2.0)
+    assert [line.split(" ")[2] for line in text.split("\r")[1:]] == ["2.00", "3.00"]
+    assert text.endswith("\n")
 
 
 def test_a_log_gets_a_line_now_and_then():

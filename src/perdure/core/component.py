@@ -95,6 +95,10 @@ class Shortfall(str):
     __slots__ = ()
 
 
+Progress = Callable[[int, int], None]
+"""Told of bytes done and bytes in all, in the thread that restores."""
+
+
 class PartsSource(Protocol):
     """A committed checkpoint as a parts component reads it."""
 
@@ -131,6 +135,10 @@ class PartsSource(Protocol):
         Raises:
             CorruptionError: The file is gone or has another size.
         """
+        ...
+
+    def tell(self, done_bytes: int, total_bytes: int) -> None:
+        """Tell whoever waits for the restore how far reading is; may be called as often as one likes."""
         ...
 
 

@@ -19,8 +19,8 @@ _HUGE_PAGE_BYTES = 2 * 1024 * 1024
 _GONE = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL}
 
 
-def _nothing(_: memoryview) -> None:
-    """Follow nobody."""
+def follow_nobody(_: memoryview) -> None:
+    """Let pieces be read without looking at them."""
 
 
 def allocate(size_bytes: int) -> memoryview:
@@ -81,9 +81,17 @@ def open_checked(files: Files, root: Path, entry: FileEntry, folder: int | None 
     raise damaged(root / entry.path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
 
 
-def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:
+def read_verified(
+    files: Files, root: Path, entry: FileEntry, follow: Callable[[memoryview], None] = follow_nobody
+) -> memoryview:
     """
     Read a committed file whole; its length and digest are those that were committed.
+
+    Args:
+        files: The file system.
+        root: The checkpoint's directory.
+        entry: The file.
+        follow: Called with each piece that has been read, in order and unverified.
 
     Returns:
         Writable page-aligned memory that the caller owns.
@@ -97,7 +105,7 @@ def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:
     with explained("read", path):
         try:
             content = allocate(entry.bytes)
-            actual = _read_digested(files, descriptor, content)
+            actual = _read_digested(files, descriptor, content, follow)
         finally:
             files.close(descriptor)
     if actual != entry.digest:
@@ -105,19 +113,24 @@ def read_verified(files: Files, root: Path, entry: FileEntry) -> memoryview:
     return content
 
 
-def _read_digested(files: Files, descriptor: int, buffer: memoryview) -> str:
+def _read_digested(files: Files, descriptor: int, buffer: memoryview, follow: Callable[[memoryview], None]) -> str:
     """Fill ``buffer``; what has been read is digested in a thread of its own while more is being read."""
     if len(buffer) < THREAD_THRESHOLD_BYTES:
-        read_all(files, descriptor, buffer)
+        read_all(files, descriptor, buffer, follow)
         return digest_of(buffer)
     with ThreadPoolExecutor(1, "perdure-digest") as thread:
         digest = Digest(thread)
-        read_all(files, descriptor, buffer, digest.follow)
+
+        def both(piece: memoryview) -> None:
+            digest.follow(piece)
+            follow(piece)
+
+        read_all(files, descriptor, buffer, both)
         return digest.value()
 
 
 def read_all(
-    files: Files, descriptor: int, buffer: memoryview, follow: Callable[[memoryview], None] = _nothing
+    files: Files, descriptor: int, buffer: memoryview, follow: Callable[[memoryview], None] = follow_nobody
 ) -> None:
     """
     Fill ``buffer`` from the beginning of a file that is at least as long.

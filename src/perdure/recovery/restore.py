@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.capture.numbers import GLOBAL_NAME
 from perdure.capture.snapshot import load_json, load_tree
-from perdure.core.component import Component, Shortfall, writes_parts
+from perdure.core.component import Component, Progress, Shortfall, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry, Grade, lowest_grade
 from perdure.core.recovery import (
     STATE_STEPS,
@@ -56,8 +56,9 @@ class _Loaded:
 class _Source:
     """One parts component's view of a committed checkpoint."""
 
-    def __init__(self, store: Store, checkpoint: Checkpoint, entry: ComponentEntry) -> None:
+    def __init__(self, store: Store, checkpoint: Checkpoint, entry: ComponentEntry, tell: Progress) -> None:
         self._store = store
+        self.tell = tell
         self._checkpoint = checkpoint
         self.directory = checkpoint.directory
         self.entry = entry
@@ -83,6 +84,7 @@ class Recovery:
         accept: Names of components that may be missing or unknown; ``*`` for all.
         now: Wall-clock time as text, for notes.
         on_skip: Told of every checkpoint that is passed over, as it happens.
+        watch: Gives what is to be told how far the reading of something is, by its name.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Recovery:
         accept: Iterable[str],
         now: Callable[[], str],
         on_skip: Callable[[SkippedCheckpoint], None],
+        watch: Callable[[str], Progress],
     ) -> None:
         self._store = store
         self._components = components
@@ -103,6 +106,7 @@ class Recovery:
         self._accept = frozenset(accept)
         self._now = now
         self._on_skip = on_skip
+        self._watch = watch
         self.markers = Markers(store)
         self.skipped: list[SkippedCheckpoint] = []
 
@@ -174,7 +178,7 @@ class Recovery:
         sources: dict[str, _Source] = {}
         known = [name for name in self._components if name in entries]
         whole = [path for name in known if not writes_parts(self._components[name]) for path in entries[name].files]
-        with Reading(self._store, checkpoint, whole) as reading:
+        with Reading(self._store, checkpoint, whole, self._watch("the state")) as reading:
             for name in known:
                 self._load_component(checkpoint, name, entries[name], trees, sources, reading)
         return _Loaded(
@@ -206,7 +210,7 @@ class Recovery:
                 actual=entry.kind,
             )
         if writes_parts(component):
-            source = _Source(self._store, checkpoint, entry)
+            source = _Source(self._store, checkpoint, entry, self._watch(name))
             component.check_parts(source)
             sources[name] = source
         else:

@@ -23,6 +23,7 @@ class ProgressBar:
 
     Args:
         what: What is being done.
+        patience_seconds: For how long nothing is shown: what is done before needs no bar.
         stream: Where to write; standard error if None.
         clock_seconds: Monotonic seconds.
     """
@@ -31,10 +32,12 @@ class ProgressBar:
         self,
         what: str = "restoring the replay buffer",
         *,
+        patience_seconds: float = 0.0,
         stream: TextIO | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
+        self._patience_seconds = patience_seconds
         self._stream = stream or sys.stderr
         self._clock_seconds = clock_seconds
         self._is_terminal = self._stream.isatty()
@@ -46,9 +49,10 @@ class ProgressBar:
         now = self._clock_seconds()
         if self._began is None:
             self._began = now
-            self._due = now if self._is_terminal else now + LOG_SECONDS
+            self._due = now + (self._patience_seconds if self._is_terminal else LOG_SECONDS)
         is_done = done_bytes >= total_bytes
-        if now < self._due and not (is_done and self._is_terminal):
+        is_end = is_done and self._is_terminal and now - self._began >= self._patience_seconds
+        if now < self._due and not is_end:
             return
         self._due = now + (SHOWN_SECONDS if self._is_terminal else LOG_SECONDS)
         share = done_bytes / total_bytes if total_bytes else 1.0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.core.component import ContentPart, DeferredPart, PartsCapture, PartsSource
+from perdure.core.component import ContentPart, DeferredPart, PartsCapture, PartsSource, Progress
 from perdure.core.manifest import FileEntry, Grade
 from perdure.core.names import Section
 from perdure.core.ring import (
@@ -33,7 +33,7 @@ from perdure.replay.journal import Journal, Snapshot
 from perdure.replay.mapping import fetch_ahead
 from perdure.replay.packing import installed_packings
 from perdure.replay.progress import ProgressFile
-from perdure.replay.restoring import Options, Outcome, Progress, restore_ring, stem_of
+from perdure.replay.restoring import Options, Outcome, restore_ring, stem_of
 from perdure.replay.rings import Columns, Ring
 from perdure.replay.rows import column_of
 from perdure.replay.saving import Draft, Shelf, draft_save, mutable_part, segment_parts, shelve
@@ -42,7 +42,7 @@ from perdure.replay.writing import Coder, Images, SegmentWriter
 
 _CHOICES = {
     "verify": ("background", "first-touch", "eager"),
-    "load": ("auto", "read"),
+    "load": ("auto", "map", "read"),
     "damaged": ("refuse", "drop"),
     "codec": ("raw", "auto"),
 }
@@ -83,12 +83,14 @@ class RingComponent:
             before all have been compared.
             ``first-touch`` compares a segment before a sample of it is handed out. ``eager`` compares all before the
             restore returns.
-        load: ``auto`` maps files where that is wise and reads them where it is not; ``read`` reads them all.
+        load: ``map`` maps files unless they lie on a network; ``read`` reads them all. ``auto`` maps what is large and
+            reads what is not, which takes a moment once and makes every later sample a little faster.
         damaged: ``refuse`` raises if a segment is gone or damaged; ``drop`` goes on without its transitions.
         codec: ``raw`` writes rows as they are, which can be mapped. ``auto`` tries at each save, column by column, what
             makes them smaller: frames that repeat kept once, LZ4 and Zstandard where they are installed. Coded segments
             are decoded in the background after a restore, and before the first sample of them.
-        progress: Told of bytes done and in all while files are read or verified, in the thread that restores.
+        progress: Told of bytes done and in all while files are read or verified, in the thread that restores. If None
+            the run shows a bar when it takes long.
         progress_file: Where to note how far that is, so that an interrupted restore need not begin again.
         files: The file system.
         clock_seconds: Seconds of work that the calling thread has done, to measure codings with. Not of waiting: a

@@ -56,7 +56,7 @@ from perdure.files.publish import (
     swap_file,
     sync_folders,
 )
-from perdure.files.reading import damaged, open_checked, read_small, read_verified
+from perdure.files.reading import damaged, follow_nobody, open_checked, read_small, read_verified
 from perdure.files.together import Together
 from perdure.files.writing import write_file
 from perdure.store.layout import (
@@ -295,15 +295,22 @@ class Store:
             raise damaged(directory, "it has no manifest", MANIFEST_FILE, "nothing")
         return content
 
-    def read(self, checkpoint: Checkpoint, path: str) -> memoryview:
+    def read(
+        self, checkpoint: Checkpoint, path: str, follow: Callable[[memoryview], None] = follow_nobody
+    ) -> memoryview:
         """
         Read one file of a checkpoint, verified; the memory is the caller's.
+
+        Args:
+            checkpoint: Whose file.
+            path: Which.
+            follow: Called with each piece that has been read, in order and unverified.
 
         Raises:
             CorruptionError: It is gone or not what was committed.
             NotFoundError: The checkpoint has no such file.
         """
-        return read_verified(self.files, checkpoint.directory, _entry(checkpoint, path))
+        return read_verified(self.files, checkpoint.directory, _entry(checkpoint, path), follow)
 
     def open(self, checkpoint: Checkpoint, path: str) -> int:
         """Open one file of a checkpoint, its length checked and its bytes not."""
