@@ -1,12 +1,13 @@
 """
 Arrays of NumPy and PyTorch as stored tensors: their types, their specs, and copies in both directions.
 
-PyTorch is looked at only if the program has already imported it.
+To save, PyTorch is looked at only if the program has already imported it: there is no array of it otherwise.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import mmap
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ import numpy as np
 
 from perdure.core.tensorfile import TensorSpec
 from perdure.core.tree import ArrayType
-from perdure.errors import InvalidInputError
+from perdure.errors import IncompatibleError, InvalidInputError, MissingDependencyError
 
 _NUMPY_CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "complex64": "C64",
@@ -200,15 +201,17 @@ def convert(stored: StoredArray, kind: ArrayType) -> Any:
     """
     Make an array of the given type over a stored tensor's memory, without a copy.
 
+    The array's library is imported if the program has not done so yet.
+
     Raises:
-        ValueError: The type is unknown, or needs a library that is not loaded.
+        ValueError: The type is unknown.
+        MissingDependencyError: Kind ``dependency.missing``: its library is not installed.
+        IncompatibleError: Kind ``array.wide-types``: JAX is not set up for its type.
     """
     library, _, special = kind.partition(":")
     shape = stored.spec.shape[:-1] if special == PAIRED else stored.spec.shape
     if library == "torch":
-        torch = loaded_torch()
-        if torch is None:
-            raise ValueError("the checkpoint holds torch tensors and torch is not imported")
+        torch = _imported("torch")
         return torch_view(stored.memory, torch.complex128 if special else _torch_types()[stored.spec.dtype], shape)
     if library == "jax":
         return _jax_array(stored, shape, special)
@@ -220,16 +223,38 @@ def convert(stored: StoredArray, kind: ArrayType) -> Any:
 
 
 def _jax_array(stored: StoredArray, shape: tuple[int, ...], special: str) -> Any:
-    jax = sys.modules.get("jax")
-    if jax is None:
-        raise ValueError("the checkpoint holds JAX arrays and jax is not imported")
+    jax = _imported("jax")
     # JAX knows the small types by name, and its dtype() gives NumPy's form of each.
     name = special or next(name for name, code in _TORCH_CODES.items() if code == stored.spec.dtype)
     dtype = jax.numpy.dtype(name)
     array = jax.numpy.asarray(np.frombuffer(stored.memory, dtype).reshape(shape))
     if array.dtype != dtype:
-        raise ValueError(f"an array of type {dtype} needs jax_enable_x64")
+        raise IncompatibleError(
+            f"cannot restore a JAX array of type {dtype}: JAX makes {array.dtype} of it here",
+            kind="array.wide-types",
+            hint="call jax.config.update('jax_enable_x64', True) before the restore, as the program that saved did",
+            expected=str(array.dtype),
+            actual=str(dtype),
+        )
     return array
+
+
+def _imported(library: str) -> Any:
+    """
+    The library of an array that is to be made.
+
+    That it cannot be imported says nothing about the checkpoint, which must not be taken for a damaged one.
+    """
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"cannot restore arrays of {library}: {error}",
+            kind="dependency.missing",
+            hint=f"pip install 'perdure[{library}]'",
+            package=library,
+            extra=library,
+        ) from error
 
 
 @functools.cache
