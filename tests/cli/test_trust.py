@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from perdure.cluster.control import Control
 from perdure.core import manifest as manifest_module
 from perdure.core.manifest import decode_manifest
 from perdure.errors import FormatError, InvalidInputError
+from perdure.files.door import Files
 from perdure.replay import RingComponent
 from perdure.store.keyfile import KEY_FILE_VARIABLE
+from perdure.store.store import Store
 from tests.cli.stores import damage, make_run, tree
 from tests.waiting import wait_until
 
@@ -172,6 +175,49 @@ def test_what_is_as_it_was_committed_is_left_alone(cli, root):
     ended = cli("repair", "odd", "--yes")
     assert (0, "nothing to repair: 2 checkpoints, all whole") == (ended.code, ended.lines[-1])
     assert 2 == len(made.store.checkpoints())
+
+
+def put_all_aside(run):
+    store = Store(run, Files(), lambda: uuid.uuid4().hex)
+    for checkpoint in store.checkpoints():
+        store.quarantine(checkpoint.directory, "the disk was away", "2026-01-01T00:00:00Z")
+    return store
+
+
+def test_what_was_put_aside_for_nothing_comes_back(cli, run):
+    """Where all are in quarantine a repair brings the newest back, says why it was there, and a run goes on from it."""
+    store = put_all_aside(run)
+    assert "every checkpoint there was is in quarantine" in cli("status").out
+    assert "was put aside because: the disk was away" in cli("repair", "--dry-run").out
+    assert [] == store.checkpoints()
+    ended = cli("repair", "--yes", "--json")
+    (name,) = ended.document["brought_back"]
+    assert ["bring back"] == [row["action"] for row in ended.document["rows"]]
+    assert [name] == [checkpoint.directory.name for checkpoint in store.checkpoints()]
+    assert 2 == len(store.quarantined())
+    assert f"snapshots/{name}" == store.latest()
+    assert "nothing to repair: 1 checkpoint, all whole" in cli("repair").out
+    with perdure.open(run.parent, run="ppo", save=None, quiet=True) as again:
+        again.track(model={"w": [0.0, 0.0]})
+        counters = again.counters(global_step=0)
+        again.restore()
+        assert 3 == counters.global_step
+
+
+def test_what_was_put_aside_stays_where_another_can_be_restored(cli, run):
+    """A start has gone on from an older checkpoint: what it passed over is not brought back behind it."""
+    store = Store(run, Files(), lambda: uuid.uuid4().hex)
+    store.quarantine(snapshots(run)[-1], "its weights are not finite", "2026-01-01T00:00:00Z")
+    assert "nothing to repair: 2 checkpoints, all whole" in cli("repair", "--yes").out
+    assert 2 == len(store.checkpoints())
+
+
+def test_what_cannot_be_read_does_not_come_back(cli, root):
+    """Right bytes that make no component are no reason to try again."""
+    made = make_run(root, "odd", steps=(1,))
+    made.store.quarantine(snapshots(root / "odd")[0], "it is malformed", "2026-01-01T00:00:00Z")
+    assert "nothing to repair" in cli("repair", "odd", "--yes").out
+    assert [] == made.store.checkpoints()
 
 
 @pytest.mark.process

@@ -23,9 +23,18 @@ def _execute(arguments: Namespace, context: Context) -> int:
         _print_plan(plan, context)
     output.flush()
     if arguments.dry_run or not plan.rows:
-        output.document({**plan.to_json(), "dry_run": arguments.dry_run, "mended": [], "put_aside": {}, "gone_on": {}})
+        output.document(
+            {
+                **plan.to_json(),
+                "dry_run": arguments.dry_run,
+                "mended": [],
+                "put_aside": {},
+                "gone_on": {},
+                "brought_back": [],
+            }
+        )
         return _judge(plan)
-    what = count_text(len(plan.rows), "damaged checkpoint")
+    what = count_text(len(plan.rows), "checkpoint")
     if not arguments.yes and not is_confirmed(context, f"repair {what}", f"run {plan.run}"):
         output.note("nothing was changed")
         return Exit.FAILURE
@@ -51,6 +60,8 @@ def _print_plan(plan: RepairPlan, context: Context) -> None:
     for row in plan.rows:
         colour = "red" if row.action is Repair.PUT_ASIDE else "yellow"
         output.line(f"{row.directory}  ", Word(row.action.value, colour))
+        if row.put_aside_because:
+            output.line(f"  is whole; was put aside because: {row.put_aside_because}")
         for problem in row.problems:
             output.line(f"  {in_brief(problem, plan.directory / 'snapshots' / row.directory)}")
         for path, source in row.sources.items():
@@ -66,13 +77,15 @@ def _print_plan(plan: RepairPlan, context: Context) -> None:
 def _print_result(result: RepairResult, context: Context) -> None:
     output = context.output
     if output.manner.quiet:
-        for name in (*result.mended, *result.gone_on.values()):
+        for name in (*result.mended, *result.gone_on.values(), *result.brought_back):
             output.line(name)
         return
-    if result.mended or not result.gone_on:
+    if result.mended or not (result.gone_on or result.brought_back):
         output.line(f"mended {count_text(len(result.mended), 'checkpoint')} of run {result.run}")
     for name, renewed in result.gone_on.items():
         output.line(f"{name} goes on as {renewed}, without what is lost")
+    for name in result.brought_back:
+        output.line(f"brought {name} back from quarantine")
     for name, path in result.put_aside.items():
         output.line(f"put {name} aside: {path}")
     output.note(f"check it: perdure verify {result.run} --level load")
@@ -84,7 +97,8 @@ VERB = Verb(
         "copy with the committed digest, from another checkpoint of the run, from one that was put aside, or "
         "from another place that holds the run. A checkpoint that cannot be mended is put aside, whole as it "
         "lies, so that nothing trips over it. With --without-lost, one that has lost nothing but segments of replay "
-        "buffers goes on without the transitions in them, also if a start has put it aside already. The plan comes "
+        "buffers goes on without the transitions in them, also if a start has put it aside already. Where no other can "
+        "be restored, the newest that was put aside comes back if nothing is wrong with its files. The plan comes "
         "first; on a terminal you are asked, elsewhere --yes is needed. Not while the run trains."
     ),
     arguments=(

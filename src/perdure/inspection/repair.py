@@ -4,7 +4,8 @@ Repairing a run: what can be put right from whole copies, what has to be put asi
 A damaged file is replaced by a copy that has the committed digest: another checkpoint of the run may have it, one that
 was put aside, or another place that holds the run, such as a backup. Nothing that still counts is ever removed: a
 checkpoint that cannot be mended goes to quarantine, whole as it lies. One whose files are what was committed is no
-business of a repair, whatever a restore may think of it.
+business of a repair, whatever a restore may think of it; only where nothing else is left to be restored, the newest of
+those in quarantine comes back if it can be read: what was wrong may have been the disk or the program.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from perdure.errors import CorruptionError, FormatError, NotFoundError, PerdureE
 from perdure.files.reading import read_verified
 from perdure.inspection.documents import Document
 from perdure.inspection.losing import can_lose, commit_without, newest_aside
+from perdure.inspection.readability import unreadable
 from perdure.inspection.verification import CheckpointCheck, Level, OnProgress, check_all
 from perdure.store.layout import MANIFEST_FILE, QUARANTINE, SNAPSHOTS
 from perdure.store.mending import replace_content, replace_manifest
@@ -35,6 +37,8 @@ class Repair(str, Enum):
     """It goes to quarantine."""
     GO_ON = "go on without"
     """It is committed anew without the replay segments that are lost, and goes to quarantine as it is."""
+    BRING_BACK = "bring back"
+    """It is whole, and leaves quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class RepairRow(Document):
     problems: tuple[PerdureError, ...]
     can_lose: bool = False
     """Whether all that is lost are transitions of replay buffers, which a repair can go on without."""
+    put_aside_because: str = ""
+    """Why it is in quarantine, of one that is to be brought back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,8 @@ class RepairResult(Document):
     """Where each that could not be mended is now."""
     gone_on: Mapping[str, str]
     """What each that went on without something is now: the names of both directories."""
+    brought_back: tuple[str, ...]
+    """Names of directories that have left quarantine."""
 
 
 class _Copies:
@@ -188,7 +196,18 @@ def plan_repair(
     rows = [_willing(row) if without_lost else row for row in rows if _is_at_stake(store, row)]
     rows += [_directory_row(damage, copies) for damage in broken]
     whole = sum(check.restores for check in checks if check.directory.parent == store.snapshots)
+    if aside in found and not whole and any(check.restores for check in checks if check.directory == aside.directory):
+        rows += _returning_rows(store, aside)
     return RepairPlan(run, store.directory, tuple(others), tuple(rows), whole)
+
+
+def _returning_rows(store: Store, aside: Checkpoint) -> list[RepairRow]:
+    """A plan to bring a checkpoint back whose bytes are right, if its components can be read as well."""
+    if unreadable(store, aside):
+        return []
+    why = store.read_json(f"{QUARANTINE}/{aside.directory.name}.json") or {}
+    step, reason = aside.manifest.global_step, str(why.get("reason", ""))
+    return [RepairRow(aside.directory.name, step, Repair.BRING_BACK, {}, (), (), put_aside_because=reason)]
 
 
 def _is_at_stake(store: Store, row: RepairRow) -> bool:
@@ -247,13 +266,16 @@ def execute_repair(store: Store, plan: RepairPlan, at: Callable[[], str]) -> Rep
         CorruptionError: A copy is not whole any more; what was mended before stays so.
         StoreError: The disk refuses.
     """
-    mended, aside, gone_on = [], {}, {}
+    mended, aside, gone_on, brought_back = [], {}, {}, []
     for row in plan.rows:
         directory = store.snapshots / row.directory
         if row.action is Repair.MEND:
             _mend(store, directory, row)
             mended.append(row.directory)
             event = {"event": "repaired", "checkpoint": row.directory, "files": sorted(row.sources)}
+        elif row.action is Repair.BRING_BACK:
+            brought_back.append(store.bring_back(store.directory / QUARANTINE / row.directory).name)
+            event = {"event": "repaired", "checkpoint": brought_back[-1]}
         elif row.action is Repair.GO_ON:
             gone_on[row.directory] = _go_on(store, row, at)
             event = {"event": "repaired", "checkpoint": gone_on[row.directory], "without": sorted(row.lost)}
@@ -265,7 +287,7 @@ def execute_repair(store: Store, plan: RepairPlan, at: Callable[[], str]) -> Rep
             event = {"event": "quarantined", "checkpoint": row.directory, "reason": reason}
         with contextlib.suppress(StoreError):  # a disk too full for a line of history is mended all the same
             store.events.append({"at": at(), **event, "by": "repair"})
-    return RepairResult(plan.run, tuple(mended), aside, gone_on)
+    return RepairResult(plan.run, tuple(mended), aside, gone_on, tuple(brought_back))
 
 
 def _go_on(store: Store, row: RepairRow, at: Callable[[], str]) -> str:

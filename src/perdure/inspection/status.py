@@ -123,7 +123,7 @@ def _problems(
         for damage in listing.damaged_directories
     ]
     if listing.restorable is None and around.quarantined:
-        found.append("every checkpoint there was is in quarantine")
+        found.append("every checkpoint there was is in quarantine: `perdure repair` shows what can be brought back")
     if state == "silent" and around.writer is not None:
         found.append(f"the writer {around.writer.owner} has been silent for {around.writer.silent_seconds:.0f} s")
     if state == "interrupted":

@@ -463,6 +463,14 @@ class Store:
         self._forget_latest(directory)
         return target
 
+    def bring_back(self, directory: Path) -> Path:
+        """Make a checkpoint that was put aside visible again, under the name that it had; returns where it is."""
+        target = self.snapshots / directory.name.rpartition("-")[0]
+        publish_directory(self.files, directory, target)
+        self.remove_file(f"{QUARANTINE}/{directory.name}.json")
+        self._point_latest()
+        return target
+
     def quarantined(self) -> list[dict[str, Any]]:
         """The notes on what was put aside."""
         names = [name for name in self.names(self.directory / QUARANTINE) if name.endswith(".json")]
