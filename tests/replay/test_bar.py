@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from perdure.replay import ProgressBar
 
 GIB = 2**30
@@ -31,6 +33,15 @@ def test_a_terminal_gets_a_bar_that_ends_with_its_line():
     assert [line.split(" ")[2] for line in lines] == ["0.00", "1.00", "3.00", "4.00"]
     assert text.endswith("(100%, 1.99 GiB/s)\n")
     assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_bar_fits_into_its_line(columns, monkeypatch):
+    """However narrow the terminal, no line is longer than it: one that wraps would pile up."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = shown(Terminal(), [10.0, 11.0, 12.0]).rstrip("\n").split("\r")[1:]
+    assert all(len(line) < columns for line in lines)
+    assert all("loading: " in line for line in lines)
 
 
 def test_what_is_done_in_no_time_needs_no_bar():

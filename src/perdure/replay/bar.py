@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -59,8 +60,12 @@ class ProgressBar:
         rate = done_bytes / max(now - self._began, 1e-9) / _GIB
         text = f"{self._what}: {done_bytes / _GIB:.2f} of {total_bytes / _GIB:.2f} GiB ({share:.0%}, {rate:.2f} GiB/s)"
         if self._is_terminal:
-            full = int(share * _WIDTH)
-            self._stream.write(f"\r{'#' * full}{'-' * (_WIDTH - full)} {text}{chr(10) if is_done else ''}")
+            # A line that wraps would be written again and again below itself.
+            columns = shutil.get_terminal_size().columns - 1
+            width = min(_WIDTH, max(0, columns - len(text) - 1))
+            full = int(share * width)
+            line = f"{'#' * full}{'-' * (width - full)} {text}"[:columns]
+            self._stream.write(f"\r{line}{chr(10) if is_done else ''}")
         else:
             self._stream.write(f"{text}\n")
         self._stream.flush()
