@@ -392,6 +392,21 @@ def test_a_checkpoint_that_fails_its_sanity_check_is_put_aside(tmp_path):
     assert "not finite in 0.weight" in resumed.report.skipped[0].reason
 
 
+def test_where_every_checkpoint_fails_its_sanity_check_all_stay(tmp_path):
+    """If none passes the fault may be the program's: the start is refused with the reason, and nothing is put aside."""
+
+    def poison(run, i):
+        with torch.no_grad():
+            training.net[0].weight[0, 0] = float("nan")
+
+    training = Training()
+    training.run(tmp_path, until=3, keep=None, on_step=poison)
+    before = snapshots(tmp_path)
+    with pytest.raises(NothingRestorableError, match=r"none of 3 can be used .*not finite in 0\.weight"):
+        Training(seed=4).run(tmp_path, until=4, keep=None)
+    assert before == snapshots(tmp_path)
+
+
 def test_a_file_in_the_way_is_named(tmp_path):
     """A file where the run directory should be is an error that names it."""
     (tmp_path / "t").write_text("")
@@ -788,7 +803,7 @@ def test_damage_found_behind_a_restore_puts_the_checkpoint_aside(tmp_path):
     segment.unlink()
     segment.write_bytes(content)
     with pytest.raises(CorruptionError), opened(tmp_path, save=None, keep=None) as run:
-        run.track(replay=ring())
+        run.track(replay=RingComponent(ring(), load="map"))
         run.counters(global_step=0)
         run.restore()
         while True:

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.capture.numbers import GLOBAL_NAME, GlobalGenerators
 from perdure.capture.objects import is_module, is_optimizer
-from perdure.capture.probes import PROBES_NAME, Probes, learning_rates, next_draws
+from perdure.capture.probes import PROBES_NAME, Probes, generator_versions, learning_rates, next_draws
 from perdure.capture.registry import expand, make_component
 from perdure.core.component import Component, writes_parts
 from perdure.core.manifest import Grade
@@ -130,7 +130,8 @@ class Tracked:
         generators = self._generators.last_captured
 
         def finish() -> bytes:
-            sanity = {"learning_rates": rates, "next_draws": next_draws(generators)}
+            drawn = {"next_draws": next_draws(generators), "drawn_with": generator_versions()}
+            sanity = {"learning_rates": rates, **drawn}
             content = {**msgspec.json.decode(now), "sanity": sanity}
             return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
@@ -155,7 +156,8 @@ class Tracked:
     def find_failures(self, meta: Mapping[str, Any]) -> list[str]:
         """The sanity check of what has just been restored; empty if all is well."""
         modules, optimizers = self._kind(is_module), self._kind(is_optimizer)
-        return failures(modules, optimizers, self._probes.examples, meta.get("sanity", {}))
+        recorded = meta.get("sanity", {})
+        return failures(modules, optimizers, self._probes.examples, recorded, self.notes.append)
 
     def _kind(self, matches: Callable[[object], bool]) -> dict[str, Any]:
         return {name: value for name, value in self.objects.items() if matches(value)}

@@ -9,6 +9,7 @@ recorded beside them.
 
 from __future__ import annotations
 
+import platform
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -49,14 +50,14 @@ class Probes:
     def _watch_one(self, key: str, part: Any) -> None:
         attempts = iter(range(_ATTEMPTS - 1, -1, -1))
 
-        def keep(_: Any, arguments: tuple[Any, ...]) -> None:
-            example = _small_example(arguments)
+        def keep(_: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+            example = None if keywords else _small_example(arguments)
             if example is not None:
                 self._examples.setdefault(key, example)
             if example is not None or next(attempts) == 0:
                 handle.remove()
 
-        handle = part.register_forward_pre_hook(keep)
+        handle = part.register_forward_pre_hook(keep, with_kwargs=True)
 
     def capture(self) -> object:
         """The examples, borrowed; they never change."""
@@ -99,6 +100,13 @@ def next_draws(state: Mapping[str, Any]) -> dict[str, float]:
         generator.set_state(state["torch"])
         draws["torch"] = float(torch.rand((), generator=generator, dtype=torch.float64))
     return draws
+
+
+def generator_versions() -> dict[str, str]:
+    """Versions of what the process-wide generators belong to."""
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    torch = loaded_torch()
+    return versions if torch is None else {**versions, "torch": str(torch.__version__)}
 
 
 def learning_rates(optimizers: Mapping[str, Any]) -> dict[str, list[float]]:

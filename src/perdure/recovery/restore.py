@@ -125,6 +125,7 @@ class Recovery:
             IncompatibleError: A whole checkpoint does not fit the program; nothing live was changed.
             CorruptionError: The only candidate allowed is damaged.
         """
+        insane: list[tuple[Checkpoint, str]] = []
         for index, checkpoint in enumerate(candidates):
             deaths = self.markers.deaths(checkpoint)
             if may_fall_back and should_pass_over(deaths, has_older=index + 1 < len(candidates)):
@@ -138,12 +139,19 @@ class Recovery:
                 self.markers.give_up(checkpoint)
                 if not may_fall_back:
                     raise
-                self.put_aside(checkpoint.directory, error.message)
+                if error.kind == "checkpoint.insane":
+                    insane.append((checkpoint, error.message))
+                else:
+                    self.put_aside(checkpoint.directory, error.message)
             except BaseException:
                 self.markers.give_up(checkpoint)
                 raise
             else:
+                for earlier, reason in insane:
+                    self.put_aside(earlier.directory, reason)
                 return restored
+        # Where none passes, the fault may as well be the program's. They are whole, and stay where they are.
+        self.skipped += [SkippedCheckpoint(checkpoint.directory.name, reason) for checkpoint, reason in insane]
         return None
 
     def put_aside(self, directory: Path, reason: str) -> None:
