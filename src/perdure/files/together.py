@@ -3,13 +3,13 @@ Syncing together: files are written one after the other and become durable side 
 
 A file system answers several syncs that are asked for at once with little more than one round to the disk, and the
 same syncs one after the other with a round for each. For a checkpoint of small files the rounds are all that there is
-to wait for.
+to wait for. The disk begins with each file as soon as it is complete, while the next one is still being written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,13 @@ from types import TracebackType
 from perdure.errors import StoreError
 from perdure.files.door import Files, explained
 
-_THREADS = 8
 _MAXIMUM_OPEN = 64
 """Files that are kept open until they are synced; more than this are synced in between."""
+
+
+def sync_threads() -> ThreadPoolExecutor:
+    """Threads for `Together`, which start when they are needed, wait for more, and end with the object."""
+    return ThreadPoolExecutor(8, "perdure-sync")
 
 
 class Together(Files):
@@ -32,10 +36,12 @@ class Together(Files):
 
     Args:
         files: Does all the work.
+        threads: Where syncs are made side by side; borrowed.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, threads: Executor) -> None:
         self._files = files
+        self._threads = threads
         self._paths: dict[int, Path] = {}
         self._written: list[int] = []
         self._folders: list[Path] = []
@@ -55,7 +61,8 @@ class Together(Files):
         return self._files.write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        """Have a file synced by `settle`; it stays open until then."""
+        """Have a file synced by `settle`; it stays open until then, and the disk begins with it."""
+        self._files.begin_sync(descriptor)
         self._written.append(descriptor)
 
     def sync_directory(self, path: Path) -> None:
@@ -81,7 +88,11 @@ class Together(Files):
         syncs += [partial(self._sync_folder, folder) for folder in self._folders]
         self._folders = []
         try:
-            _all_of(syncs, threads=_THREADS if self._files.waits_for_disk else 1)
+            if self._files.waits_for_disk:
+                _side_by_side(syncs, self._threads)
+            else:
+                for sync in syncs:
+                    sync()
         except BaseException:
             self._abandon()
             raise
@@ -116,13 +127,9 @@ class Together(Files):
         self._abandon()
 
 
-def _all_of(actions: list[Callable[[], None]], *, threads: int) -> None:
-    """Do everything side by side; all have ended when this returns, or raises the error of the first that failed."""
-    if min(len(actions), threads) <= 1:
-        for action in actions:
-            action()
-        return
-    with ThreadPoolExecutor(min(threads, len(actions)), "perdure-sync") as pool:
-        done = [pool.submit(action) for action in actions]
+def _side_by_side(actions: list[Callable[[], None]], threads: Executor) -> None:
+    """Do everything; all have ended when this returns, or raises the error of the first that failed."""
+    done = [threads.submit(action) for action in actions]
+    wait(done)
     for each in done:
         each.result()

@@ -12,6 +12,7 @@ import errno
 import mmap
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -35,20 +36,26 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 class Digest:
-    """A digest that grows in a thread of its own while the same bytes are written, or the next ones read."""
+    """
+    A digest that grows in a thread of its own while the same bytes are written, or the next ones read.
 
-    def __init__(self, thread: ThreadPoolExecutor) -> None:
+    Args:
+        thread: Does the work; without one, whoever calls `write_beside` does.
+    """
+
+    def __init__(self, thread: ThreadPoolExecutor | None) -> None:
         self._hash = blake3()
         self._thread = thread
         self._following: list[Future[blake3]] = []
 
     def follow(self, data: memoryview) -> None:
         """Take ``data`` into the digest behind the caller's back; it must not change until `value` is asked for."""
+        assert self._thread is not None
         self._following.append(self._thread.submit(self._hash.update, data))
 
     def write_beside(self, files: Files, descriptor: int, data: memoryview) -> None:
         """Write ``data`` and take it into the digest at the same time; both are done on return."""
-        if len(data) < THREAD_THRESHOLD_BYTES:
+        if self._thread is None or len(data) < THREAD_THRESHOLD_BYTES:
             self._hash.update(data)
             write_all(files, descriptor, data)
             return
@@ -103,7 +110,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
     Raises:
         StoreError: The file is then in an unknown state and must not be used or synced again.
     """
-    with explained("write", path), ThreadPoolExecutor(1, "perdure-digest") as thread:
+    with explained("write", path), _thread_for(size_bytes) as thread:
         digest = Digest(thread)
         descriptor, direct = _open(files, path, size_bytes)
         try:
@@ -125,6 +132,11 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
         finally:
             files.close(descriptor)
         return digest.value()
+
+
+def _thread_for(size_bytes: int) -> AbstractContextManager[ThreadPoolExecutor | None]:
+    """A thread to digest in, for a file that is worth one."""
+    return ThreadPoolExecutor(1, "perdure-digest") if size_bytes >= THREAD_THRESHOLD_BYTES else nullcontext()
 
 
 def _pieces(data: memoryview) -> Iterator[memoryview]:

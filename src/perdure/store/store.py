@@ -55,7 +55,7 @@ from perdure.files.publish import (
     sync_folders,
 )
 from perdure.files.reading import damaged, open_checked, read_small, read_verified
-from perdure.files.together import Together
+from perdure.files.together import Together, sync_threads
 from perdure.files.writing import write_file
 from perdure.store.layout import (
     EVENTS_FILE,
@@ -116,6 +116,7 @@ class Store:
         self.events = Log(files, directory / EVENTS_FILE)
         self.metrics = Log(files, directory / METRICS_FILE)
         self.new_id = new_id
+        self._sync_threads = sync_threads()
 
     @property
     def snapshots(self) -> Path:
@@ -352,7 +353,7 @@ class Store:
             self.files.make_directory(staging)
         try:
             folders = make_folders(self.files, staging, [part.path for part in parts])
-            with Together(self.files) as files:
+            with Together(self.files, self._sync_threads) as files:
                 entries = []
                 for part in parts:
                     entries.append(self._place(files, staging, self._made(part, announced)))
