@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class Committer:
             draft = self._draft(taken)
             if self._memory is not None and not taken.capture.is_lent:
                 # First: should the learner die while the disk is being written, the next start ends what it began.
-                self._try_memory(draft, parts)
+                parts = _with_digests(parts, self._try_memory(draft, parts))
             checkpoint = self._store.commit(draft, parts, self._writership.guard)
         except BaseException as error:
             taken.capture.aborted()
@@ -236,12 +236,14 @@ class Committer:
                 if any(checkpoint.manifest.order < newer.manifest.order for newer in on_disk[:1]):
                     self._memory.remove(checkpoint)
 
-    def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
+    def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> tuple[FileEntry, ...]:
+        """The files that are in memory now, if it had room."""
         try:
-            self._put_in_memory(draft, parts)
+            return self._put_in_memory(draft, parts).files
         except StoreError as error:
             # A full memory tier costs the saves to it, not those to the disk.
             self.note_event("save-failed", step=draft.global_step, checkpoint=draft.id, kind=error.kind, tier="ram")
+            return ()
 
     def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> Manifest:
         assert self._memory is not None
@@ -326,6 +328,14 @@ def _parts(taken: Taken) -> tuple[Part, ...]:
     taken.capture.beside.settle()
     taken.handle.captured.reach()
     return (*taken.capture.parts, content_part(META_FILE, taken.meta()))
+
+
+def _with_digests(parts: tuple[Part, ...], entries: Iterable[FileEntry]) -> tuple[Part, ...]:
+    """The same files with what the memory tier has found out about them."""
+    digests = {entry.path: entry.digest for entry in entries}
+    return tuple(
+        replace(part, digest=digests.get(part.path)) if isinstance(part, ContentPart) else part for part in parts
+    )
 
 
 def _in_memory(part: Part) -> Part:

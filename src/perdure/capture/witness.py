@@ -7,9 +7,11 @@ from typing import Any
 
 from perdure.capture.arrays import is_tensor
 
-PROVABLE_BYTES = 1024 * 1024
-"""A smaller array is copied faster than it is proven to be unchanged."""
+PROVABLE_BYTES = 128 * 1024
+"""A smaller array is copied about as fast as it is proven to be unchanged."""
 _SAMPLES = 256
+"""Samples of an array are at most so many, and at most one a page: each costs a visit to memory."""
+_PAGE_BYTES = 4096
 
 
 def is_provable(array: Any) -> bool:
@@ -58,4 +60,4 @@ def _samples_of(tensor: Any) -> bytes:
     # Straight from memory: it takes no operation of torch's, which would let other threads in while training waits.
     # Compared as bytes: not-a-number is equal to itself. An odd stride meets every byte of the elements in turn.
     content = memoryview((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr()))
-    return content[:: (tensor.nbytes // _SAMPLES) | 1].tobytes()
+    return content[:: max(tensor.nbytes // _SAMPLES, _PAGE_BYTES) | 1].tobytes()

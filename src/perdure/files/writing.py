@@ -94,7 +94,9 @@ def _write_some(files: Files, descriptor: int, data: memoryview) -> int:
         return files.write(descriptor, data)
 
 
-def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memoryview]) -> str:
+def write_file(
+    files: Files, path: Path, size_bytes: int, chunks: Iterable[memoryview], known_digest: str | None = None
+) -> str:
     """
     Create ``path`` with the chunks' bytes; durable, but for its name, when this returns.
 
@@ -103,6 +105,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
         path: Must not exist.
         size_bytes: Sum of the chunks' lengths.
         chunks: Borrowed one at a time.
+        known_digest: That of the bytes, which is not computed again then.
 
     Returns:
         The digest of the bytes.
@@ -112,6 +115,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
     """
     with explained("write", path), _thread_for(size_bytes) as thread:
         digest = Digest(thread)
+        write = digest.write_beside if known_digest is None else write_all
         descriptor, direct = _open(files, path, size_bytes)
         try:
             written = 0
@@ -122,7 +126,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
                     if direct and not _is_aligned(piece):
                         files.stop_direct(descriptor)
                         direct = False
-                    digest.write_beside(files, descriptor, piece)
+                    write(files, descriptor, piece)
             if written != size_bytes:
                 raise InternalError(
                     f"cannot write {path}: {written} bytes came where {size_bytes} were announced",
@@ -131,7 +135,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
             files.sync(descriptor)
         finally:
             files.close(descriptor)
-        return digest.value()
+        return known_digest or digest.value()
 
 
 def _thread_for(size_bytes: int) -> AbstractContextManager[ThreadPoolExecutor | None]:

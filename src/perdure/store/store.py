@@ -397,7 +397,8 @@ class Store:
     def _place(self, files: Files, staging: Path, part: Ready) -> FileEntry:
         target = staging / part.path
         if isinstance(part, ContentPart):
-            return FileEntry(part.path, part.size_bytes, write_file(files, target, part.size_bytes, part.chunks()))
+            digest = write_file(files, target, part.size_bytes, part.chunks(), part.digest)
+            return FileEntry(part.path, part.size_bytes, digest)
         if isinstance(part, LinkPart):
             with explained("link", part.source):
                 self.files.link(part.source, target)
