@@ -26,9 +26,10 @@ from perdure.files.shared import SharedFolder
 from perdure.files.writing import digest_of
 from perdure.pacing import Pace
 from perdure.store.layout import META_FILE, STAGING
-from perdure.store.store import SPARE_BYTES, Checkpoint, Store, announced_bytes
+from perdure.store.store import Checkpoint, Store
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import discard
+from perdure.tiers.room import HostRoom
 from perdure.tiers.tiered import Tiered
 from perdure.writership import Writership
 
@@ -247,27 +248,12 @@ class Committer:
 
     def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> Manifest:
         assert self._memory is not None
-        placed = [_in_memory(part) for part in parts]
-        self._check_memory(placed)
+        room = HostRoom(self._surroundings.available_memory_bytes)
+        placed = room.admit([_in_memory(part) for part in parts])
         checkpoint = self._memory.commit(draft, placed, self._writership.guard)
         for older in self._memory.checkpoints()[1:]:
             self._memory.remove(older)
         return checkpoint.manifest
-
-    def _check_memory(self, parts: Iterable[Part]) -> None:
-        """Refuse what the host has no memory for: a memory file system may be allowed to grow beyond that."""
-        needed = announced_bytes(parts)
-        if needed <= SPARE_BYTES:
-            return  # asking takes longer than most saves to memory have
-        available = self._surroundings.available_memory_bytes()
-        if available is not None and needed > available:
-            raise StoreError(
-                f"cannot save to memory: {needed:,} bytes are needed and {available:,} are free",
-                kind="store.full",
-                hint="save to the disk more often: what a replay buffer took in since then is what memory has to hold",
-                path="",
-                errno_name="ENOSPC",
-            )
 
     def _note_failure(self, handle: SaveHandle, error: BaseException, **fields: Any) -> None:
         kind = error.kind if isinstance(error, PerdureError) else "internal"

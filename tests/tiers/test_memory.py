@@ -647,7 +647,7 @@ def test_a_replay_buffer_that_memory_cannot_hold_costs_no_save_to_the_disk(tmp_p
     run.track(replay=component)
     count = run.counters(global_step=0)
     run.restore()
-    monkeypatch.setattr("perdure.committing.SPARE_BYTES", 0)
+    monkeypatch.setattr("perdure.tiers.room.SPARE_BYTES", 0)
     run._surroundings.available_memory_bytes = lambda: 1000
     with pytest.warns(perdure.SaveFailedWarning, match="cannot save to memory") as told:
         for _ in run.loop(0, 6):
