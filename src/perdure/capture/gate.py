@@ -9,7 +9,7 @@ is not assumed but proven, by witnesses; a capture without proof is torn, and a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from typing import Any
@@ -170,6 +170,7 @@ class Copying:
         self._gate = gate
         self._owned = owned
         self._late: list[Move] = []
+        self._later: list[Callable[[], None]] = []
         self._queued: list[DeviceCopies] = []
 
     def copy(self, moves: Sequence[Move]) -> None:
@@ -186,9 +187,13 @@ class Copying:
             copies.hold_back()
             self._queued.append(copies)
 
+    def copy_later(self, copy: Callable[[], None]) -> None:
+        """Have something copied by the thread that writes, since nobody changes it any more."""
+        self._later.append(copy)
+
     def finish(self) -> Beside:
         """Make ready what goes on beside training."""
-        return Beside(self._gate, self._queued, self._gate.prepare(self._late))
+        return Beside(self._gate, self._queued, self._gate.prepare(self._late), self._later)
 
 
 class Beside:
@@ -199,8 +204,15 @@ class Beside:
     interpreter and the processor in the middle of it.
     """
 
-    def __init__(self, gate: Gate, queued: Sequence[DeviceCopies], legs: Sequence[_HostLeg | _DeviceLeg]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        queued: Sequence[DeviceCopies],
+        legs: Sequence[_HostLeg | _DeviceLeg],
+        later: Sequence[Callable[[], None]],
+    ) -> None:
         self._gate = gate
+        self._later = later
         self._queued = queued
         self._legs = legs
 
@@ -221,6 +233,8 @@ class Beside:
             InvalidInputError: Kind ``capture.torn``: something was written to while it was being copied.
             DeadlineError: The copies have not ended in time.
         """
+        for copy in self._later:
+            copy()
         for copies in self._queued:
             copies.complete()
         found = [what for leg in self._legs if (what := leg.settle())]

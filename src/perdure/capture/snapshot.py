@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from perdure.capture.arena import Arena, Image
+from perdure.capture.arena import Arena
 from perdure.capture.arrays import StoredArray, array_type, convert, on_accelerator
-from perdure.capture.copying import Move, copy_now
 from perdure.capture.gate import Beside, Copying, Gate
-from perdure.core.component import (
-    Component,
-    ContentPart,
-    DeferredPart,
-    Part,
-    TreeComponent,
-    hands_over,
-    writes_parts,
-)
+from perdure.core.component import Component, ContentPart, Part, TreeComponent, hands_over, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
 from perdure.core.tensorfile import header_bytes, parse_header
@@ -117,27 +109,15 @@ def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copy
     parts: list[Part] = []
     if flat.arrays:
         path = f"{stem}.safetensors"
+        image = arena.image(path, flat.arrays)
         if hands_over(component) and not any(on_accelerator(array) for array in flat.arrays.values()):
-            parts.append(DeferredPart(path, lambda: _tensor_file(path, flat.arrays)))
+            copying.copy_later(partial(image.fill, flat.arrays))
         else:
-            image = arena.image(path, flat.arrays)
-            copying.copy(_moves(flat.arrays, image))
-            parts.append(content_part(path, image.content, image.path))
+            copying.copy(image.moves(flat.arrays))
+        parts.append(content_part(path, image.content, image.path))
     if not flat.array_type:
         parts.append(content_part(f"{stem}.json", msgspec.json.encode(flat.structure) + b"\n"))
     return tuple(parts), flat.array_type
-
-
-def _tensor_file(path: str, arrays: Mapping[str, Any]) -> ContentPart:
-    """A file of arrays that nobody changes."""
-    image = Image(arrays, None)
-    copy_now(_moves(arrays, image))
-    return content_part(path, image.content)
-
-
-def _moves(arrays: Mapping[str, Any], image: Image) -> list[Move]:
-    places = zip(arrays.items(), image.destinations, strict=True)
-    return [Move(name, destination, array) for (name, array), destination in places]
 
 
 def load_tree(

@@ -235,7 +235,7 @@ Component = TreeComponent | PartsComponent
 
 def hands_over(component: TreeComponent) -> bool:
     """
-    Whether arrays that a component captures belong to the caller, so that nothing changes them and no copy is needed.
+    Whether arrays that a component captures belong to the caller, so that nothing changes them and training need not wait for a copy.
 
     Such a component says ``hands_over = True``.
     """
