@@ -235,9 +235,9 @@ Component = TreeComponent | PartsComponent
 
 def hands_over(component: TreeComponent) -> bool:
     """
-    Whether arrays that a component captures belong to the caller, so that nothing changes them and training need not wait for a copy.
+    Whether arrays that a component captures belong to the caller.
 
-    Such a component says ``hands_over = True``.
+    Nothing changes them then, and training need not wait for a copy. Such a component says ``hands_over = True``.
     """
     return getattr(component, "hands_over", False)
 
