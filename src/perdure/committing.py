@@ -8,7 +8,7 @@ the disk; then what the keep policy no longer keeps is removed, and the log is t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,7 +163,7 @@ class Committer:
         # Whoever waits for the save need not wait for what goes because of it.
         taken.handle.committed.reach()
         taken.handle.replicated.reach()
-        self._clean_up()
+        self._clean_up(checkpoint)
 
     def commit_to_memory(self, taken: Taken, pace: Pace) -> None:
         """Make a capture a checkpoint in the memory tier alone."""
@@ -230,11 +230,11 @@ class Committer:
             components=taken.capture.entries,
         )
 
-    def _forget_older_memory(self, on_disk: Sequence[Checkpoint]) -> None:
-        """Give memory back that holds less than the disk's newest checkpoint does."""
+    def _forget_older_memory(self, on_disk: Checkpoint) -> None:
+        """Give memory back that holds less than a checkpoint on the disk does."""
         if self._memory is not None:
             for checkpoint in self._memory.checkpoints():
-                if any(checkpoint.manifest.order < newer.manifest.order for newer in on_disk[:1]):
+                if checkpoint.manifest.order < on_disk.manifest.order:
                     self._memory.remove(checkpoint)
 
     def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> tuple[FileEntry, ...]:
@@ -291,22 +291,25 @@ class Committer:
                 **fields,
             )
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, newest: Checkpoint) -> None:
         """Remove what is no longer kept or wanted; a failure costs space and is told, it undoes no save."""
         try:
-            on_disk = self._store.checkpoints()
-            self._forget_older_memory(on_disk)
-            found = {checkpoint.manifest.id: checkpoint for checkpoint in on_disk}
-            pins = {key: name for name, key in self._store.pins().items()}
-            linked = set().union(*self._links.values())
-            needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in linked]
-            plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], self._keep, pins, needed)
-            for manifest in plan.remove:
-                self._store.remove(found[manifest.id])
-                self.note_event("removed", checkpoint=manifest.id, step=manifest.global_step)
+            self._forget_older_memory(newest)
+            if self._keep is not None:  # a run that keeps everything comes to have a thousand manifests to read
+                self._remove_unkept(self._keep)
         except PerdureError as error:
             self.note_event("retention-failed", error=error.message)
         self.tell()
+
+    def _remove_unkept(self, keep: KeepPolicy) -> None:
+        found = {checkpoint.manifest.id: checkpoint for checkpoint in self._store.checkpoints()}
+        pins = {key: name for name, key in self._store.pins().items()}
+        linked = set().union(*self._links.values())
+        needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in linked]
+        plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], keep, pins, needed)
+        for manifest in plan.remove:
+            self._store.remove(found[manifest.id])
+            self.note_event("removed", checkpoint=manifest.id, step=manifest.global_step)
 
 
 def _parts(taken: Taken) -> tuple[Part, ...]:
