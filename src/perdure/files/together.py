@@ -18,21 +18,23 @@ from types import TracebackType
 from perdure.errors import StoreError
 from perdure.files.door import Files, explained
 
+_WIDTH = 8
+"""Syncs that are under way at a time. Each thread has its share: to wake one costs as much as many a sync."""
 _MAXIMUM_OPEN = 64
 """Files that are kept open until they are synced; more than this are synced in between."""
 
 
 def sync_threads() -> ThreadPoolExecutor:
     """Threads for `Together`, which start when they are needed, wait for more, and end with the object."""
-    return ThreadPoolExecutor(8, "perdure-sync")
+    return ThreadPoolExecutor(_WIDTH - 1, "perdure-sync")
 
 
 class Together(Files):
     """
     A file system for writing, whose syncs are asked for now and made by `settle`.
 
-    Nothing may be renamed or told to anybody before `settle` has returned. A context manager: leaving it by an error
-    closes what is open and syncs nothing.
+    Nothing may be told to anybody before `settle` has returned, and no folder renamed whose files are to be synced. A
+    context manager: leaving it by an error closes what is open and syncs nothing.
 
     Args:
         files: Does all the work.
@@ -68,6 +70,10 @@ class Together(Files):
     def sync_directory(self, path: Path) -> None:
         """Have a directory synced by `settle`."""
         self._folders.append(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename at once, as `Files` does; durable by the syncs that are asked for after it."""
+        self._files.rename(source, target)
 
     def close(self, descriptor: int) -> None:
         """Close a file that is not to be synced; one that is, `settle` closes."""
@@ -128,8 +134,24 @@ class Together(Files):
 
 
 def _side_by_side(actions: list[Callable[[], None]], threads: Executor) -> None:
-    """Do everything; all have ended when this returns, or raises the error of the first that failed."""
-    done = [threads.submit(action) for action in actions]
-    wait(done)
-    for each in done:
-        each.result()
+    """Do everything, a share of it in this thread; all have ended when this returns, or raises an error of one."""
+    own, *others = (actions[first::_WIDTH] for first in range(min(_WIDTH, len(actions)) or 1))
+    running = [threads.submit(_attempt, share) for share in others]
+    try:
+        errors = _attempt(own)
+    finally:
+        wait(running)
+    errors += [error for each in running for error in each.result()]
+    if errors:
+        raise errors[0]
+
+
+def _attempt(actions: list[Callable[[], None]]) -> list[StoreError]:
+    """Do everything, whatever fails; returns what did."""
+    errors = []
+    for action in actions:
+        try:
+            action()
+        except StoreError as error:
+            errors.append(error)
+    return errors

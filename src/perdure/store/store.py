@@ -365,13 +365,19 @@ class Store:
                 sync_folders(files, staging, folders)
                 files.settle()
             with guard():
-                publish_directory(self.files, staging, self.snapshots / name)
+                self._publish(staging, self.snapshots / name)
         except BaseException:
             self._give_up(staging)
             raise
         checkpoint = Checkpoint(self.snapshots / name, manifest)
         replace_symlink(self.files, self.directory / LATEST, f"{SNAPSHOTS}/{name}", f"{TEMPORARY_PREFIX}{draft.id}")
         return checkpoint
+
+    def _publish(self, directory: Path, target: Path) -> None:
+        """Give a directory another name within the run; the two folders that are changed are synced side by side."""
+        with Together(self.files, self._sync_threads) as files:
+            publish_directory(files, directory, target)
+            files.settle()
 
     def _check_space(self, content_bytes: int) -> None:
         needed = SPARE_BYTES + content_bytes
@@ -422,7 +428,7 @@ class Store:
         """
         grave = self.directory / STAGING / f"removed-{checkpoint.directory.name}"
         try:
-            publish_directory(self.files, checkpoint.directory, grave)
+            self._publish(checkpoint.directory, grave)
         except StoreError:
             # Nothing may be deleted below a name that is not certain, and no later sync makes it so.
             with suppress(OSError):
