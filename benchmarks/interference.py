@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks._save_peers import SIZES, Make, SavePeer, build, peers, size_of
+from benchmarks._save_peers import SIZES, Make, SavePeer, build, peers, size_of, tensors
 from benchmarks.measure import MB, alternate, figure, machine, scratch, summary
+from benchmarks.stall import copier
 
 STEPS_PER_SAVE = 10
 BATCH = {"6MB": 256, "64MB": 64, "256MB": 64}
@@ -84,7 +85,13 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
 
         return one
 
-    contenders = {"none": contender("none", nothing, lambda: None)}
+    copy = copier(tensors(module, optimizer))
+
+    def one_copy() -> float:
+        trainer.step()  # the copy of what was just written, as a save's is
+        return copy()
+
+    contenders = {"none": contender("none", nothing, lambda: None), "copy": one_copy}
     contenders |= {name: contender(name, saver(peer), peer.finish) for name, peer in chosen.items()}
     results = alternate(contenders, 3 if quick else 7, warm_up=1)
     for each in chosen.values():
@@ -93,7 +100,9 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
     raw |= {f"{name}:p99_seconds": percentile(values) for name, values in samples.items()}
     raw["state_mb"] = size_of(module, optimizer) / MB
     base = raw["none"]["median"]
-    figures = []
+    # A save before which everything is copied takes that copy at least.
+    ten_steps = STEPS_PER_SAVE / base
+    figures = [figure(f"interference:limit@{size}", ten_steps / (ten_steps + raw["copy"]["median"]), "", raw)]
     for name in chosen:
         ours = name.startswith("perdure")
         label = {"perdure": f"F4@{size}", "perdure_beside": f"F4@{size}:beside"}.get(

@@ -7,12 +7,14 @@ saves take longer than steps without, so that waiting counts as much as backgrou
 then saves as often as the same share of the time allows. The memory tier does not get more: a tenth of its share goes
 to the saves to the disk that are made besides.
 
-What can be won has a limit: a save to memory costs a copy of the state at least. The limit is a figure, too.
+What can be won has a limit: a save to memory costs a copy of the state at least, and half of the step that is under way
+is lost whoever saves. The limit is a figure, too.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -127,6 +129,11 @@ def lose(plan: Plan, size: str, kills: int, longest_seconds: float) -> list[floa
     return lost
 
 
+def _least_loss(save_seconds: float, step_seconds: float) -> float:
+    """Steps that a kill costs on average if saves that take so long are made as often as the share allows."""
+    return max(1, math.ceil(save_seconds / (SHARE * (1 - DISK_PART)) / step_seconds)) / 2
+
+
 def measure(size: str, *, quick: bool) -> list[dict[str, Any]]:
     """All figures of one size."""
     plans, costs = plan(size)
@@ -148,7 +155,7 @@ def measure(size: str, *, quick: bool) -> list[dict[str, Any]]:
         figure(f"F14@{size}:beside", means["torch_save"] / means["perdure_ram_beside"], ">=100", raw),
         figure(f"loss:own_disk@{size}", means["perdure_disk"] / means["perdure_ram"], "", raw),
         figure(f"loss:disk_to_own_disk@{size}", means["torch_save"] / means["perdure_disk"], "", raw),
-        figure(f"loss:limit@{size}", costs["torch_save"]["cost_seconds"] / one_copy, "", raw),
+        figure(f"loss:limit@{size}", means["torch_save"] / _least_loss(one_copy, plans[0].step_seconds), "", raw),
     ]
 
 

@@ -449,6 +449,22 @@ def test_a_save_is_captured_before_it_returns(tmp_path):
     assert torch.equal(expected, other.weight)
 
 
+def test_a_save_costs_the_same_however_many_checkpoints_are_kept(tmp_path, monkeypatch):
+    """A run that keeps everything reads none of it when it saves."""
+    with opened(tmp_path, save=None, keep=None) as run:
+        run.track(value=np.zeros(3))
+        run.save().wait()
+        read = []
+        monkeypatch.setattr(type(run._store), "read_manifest", lambda store, directory: read.append(directory))
+        for _ in range(3):
+            run.save().wait()
+        run._saver.drain(30)
+        monkeypatch.undo()
+
+        assert not read
+        assert 4 == len(snapshots(tmp_path))
+
+
 class SlowFiles(Files):
     """A file system whose syncs wait until they are let go."""
 

@@ -8,9 +8,9 @@ the disk; then what the keep policy no longer keeps is removed, and the log is t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ from perdure.files.shared import SharedFolder
 from perdure.files.writing import digest_of
 from perdure.pacing import Pace
 from perdure.store.layout import META_FILE, STAGING
-from perdure.store.store import SPARE_BYTES, Checkpoint, Store, announced_bytes
+from perdure.store.store import Checkpoint, Store
 from perdure.surroundings import Surroundings
 from perdure.tiers.memory import discard
+from perdure.tiers.room import HostRoom
 from perdure.tiers.tiered import Tiered
 from perdure.writership import Writership
 
@@ -144,7 +145,7 @@ class Committer:
             draft = self._draft(taken)
             if self._memory is not None and not taken.capture.is_lent:
                 # First: should the learner die while the disk is being written, the next start ends what it began.
-                self._try_memory(draft, parts)
+                parts = _with_digests(parts, self._try_memory(draft, parts))
             checkpoint = self._store.commit(draft, parts, self._writership.guard)
         except BaseException as error:
             taken.capture.aborted()
@@ -162,7 +163,7 @@ class Committer:
         # Whoever waits for the save need not wait for what goes because of it.
         taken.handle.committed.reach()
         taken.handle.replicated.reach()
-        self._clean_up()
+        self._clean_up(checkpoint)
 
     def commit_to_memory(self, taken: Taken, pace: Pace) -> None:
         """Make a capture a checkpoint in the memory tier alone."""
@@ -229,43 +230,30 @@ class Committer:
             components=taken.capture.entries,
         )
 
-    def _forget_older_memory(self, on_disk: Sequence[Checkpoint]) -> None:
-        """Give memory back that holds less than the disk's newest checkpoint does."""
+    def _forget_older_memory(self, on_disk: Checkpoint) -> None:
+        """Give memory back that holds less than a checkpoint on the disk does."""
         if self._memory is not None:
             for checkpoint in self._memory.checkpoints():
-                if any(checkpoint.manifest.order < newer.manifest.order for newer in on_disk[:1]):
+                if checkpoint.manifest.order < on_disk.manifest.order:
                     self._memory.remove(checkpoint)
 
-    def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> None:
+    def _try_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> tuple[FileEntry, ...]:
+        """The files that are in memory now, if it had room."""
         try:
-            self._put_in_memory(draft, parts)
+            return self._put_in_memory(draft, parts).files
         except StoreError as error:
             # A full memory tier costs the saves to it, not those to the disk.
             self.note_event("save-failed", step=draft.global_step, checkpoint=draft.id, kind=error.kind, tier="ram")
+            return ()
 
     def _put_in_memory(self, draft: Manifest, parts: tuple[Part, ...]) -> Manifest:
         assert self._memory is not None
-        placed = [_in_memory(part) for part in parts]
-        self._check_memory(placed)
+        room = HostRoom(self._surroundings.available_memory_bytes)
+        placed = room.admit([_in_memory(part) for part in parts])
         checkpoint = self._memory.commit(draft, placed, self._writership.guard)
         for older in self._memory.checkpoints()[1:]:
             self._memory.remove(older)
         return checkpoint.manifest
-
-    def _check_memory(self, parts: Iterable[Part]) -> None:
-        """Refuse what the host has no memory for: a memory file system may be allowed to grow beyond that."""
-        needed = announced_bytes(parts)
-        if needed <= SPARE_BYTES:
-            return  # asking takes longer than most saves to memory have
-        available = self._surroundings.available_memory_bytes()
-        if available is not None and needed > available:
-            raise StoreError(
-                f"cannot save to memory: {needed:,} bytes are needed and {available:,} are free",
-                kind="store.full",
-                hint="save to the disk more often: what a replay buffer took in since then is what memory has to hold",
-                path="",
-                errno_name="ENOSPC",
-            )
 
     def _note_failure(self, handle: SaveHandle, error: BaseException, **fields: Any) -> None:
         kind = error.kind if isinstance(error, PerdureError) else "internal"
@@ -303,22 +291,25 @@ class Committer:
                 **fields,
             )
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, newest: Checkpoint) -> None:
         """Remove what is no longer kept or wanted; a failure costs space and is told, it undoes no save."""
         try:
-            on_disk = self._store.checkpoints()
-            self._forget_older_memory(on_disk)
-            found = {checkpoint.manifest.id: checkpoint for checkpoint in on_disk}
-            pins = {key: name for name, key in self._store.pins().items()}
-            linked = set().union(*self._links.values())
-            needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in linked]
-            plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], self._keep, pins, needed)
-            for manifest in plan.remove:
-                self._store.remove(found[manifest.id])
-                self.note_event("removed", checkpoint=manifest.id, step=manifest.global_step)
+            self._forget_older_memory(newest)
+            if self._keep is not None:  # a run that keeps everything comes to have a thousand manifests to read
+                self._remove_unkept(self._keep)
         except PerdureError as error:
             self.note_event("retention-failed", error=error.message)
         self.tell()
+
+    def _remove_unkept(self, keep: KeepPolicy) -> None:
+        found = {checkpoint.manifest.id: checkpoint for checkpoint in self._store.checkpoints()}
+        pins = {key: name for name, key in self._store.pins().items()}
+        linked = set().union(*self._links.values())
+        needed = [key for key, checkpoint in found.items() if checkpoint.directory.name in linked]
+        plan = plan_retention([checkpoint.manifest for checkpoint in found.values()], keep, pins, needed)
+        for manifest in plan.remove:
+            self._store.remove(found[manifest.id])
+            self.note_event("removed", checkpoint=manifest.id, step=manifest.global_step)
 
 
 def _parts(taken: Taken) -> tuple[Part, ...]:
@@ -326,6 +317,14 @@ def _parts(taken: Taken) -> tuple[Part, ...]:
     taken.capture.beside.settle()
     taken.handle.captured.reach()
     return (*taken.capture.parts, content_part(META_FILE, taken.meta()))
+
+
+def _with_digests(parts: tuple[Part, ...], entries: Iterable[FileEntry]) -> tuple[Part, ...]:
+    """The same files with what the memory tier has found out about them."""
+    digests = {entry.path: entry.digest for entry in entries}
+    return tuple(
+        replace(part, digest=digests.get(part.path)) if isinstance(part, ContentPart) else part for part in parts
+    )
 
 
 def _in_memory(part: Part) -> Part:

@@ -196,19 +196,21 @@ class Saver:
         arena = self._writer.take_arena(wait_for_arena_seconds)
         if arena is None:
             return None
+        checkpoint = self._surroundings.new_id()
         try:
             capture = take_capture(self._components, arena, self._gate)
             meta = self._meta()
         except BaseException:
             self._writer.return_arena(arena)
             raise
-        handle = SaveHandle(self._surroundings.new_id(), cut.global_step, reason, holder=self._writer.holder)
+        handle = SaveHandle(checkpoint, cut.global_step, reason, holder=self._writer.holder)
         if not capture.beside.is_open:
             handle.captured.reach()
         self._sequence += 1
         taken = Taken(handle, cut, self._sequence, dict(metrics), capture, meta, pace.since(began))
         self._committer.expect(taken)
         pace.restart(cut.global_step, began)
+        capture.beside.start()
         handle.blocked_seconds = self._surroundings.monotonic() - began
         self._blocked_seconds += handle.blocked_seconds
         self._writer.submit(handle, arena, lambda: commit(taken, pace))

@@ -258,7 +258,7 @@ def test_a_copy_that_never_ends_is_named(monkeypatch, held):
     place = torch.zeros(WIDTH, WIDTH)
     destination = type("Place", (), {"view": place, "is_torch": True})()
     copying_.copy([copying.Move("w", destination, net.body[0].weight)])
-    copying_.finish()
+    copying_.finish().start()
     with pytest.raises(DeadlineError) as caught:
         optimizer.step()
 

@@ -7,13 +7,17 @@ import pytest
 
 from perdure.errors import StoreError
 from perdure.files.door import Files
-from perdure.files.together import Together
+from perdure.files.together import Together, sync_threads
 from perdure.files.writing import write_file
 from perdure.testing import RecordingFiles
 
 
 def open_descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def together(files):
+    return Together(files, sync_threads())
 
 
 def write(files, folder, count):
@@ -24,7 +28,7 @@ def write(files, folder, count):
 def test_nothing_is_synced_before_it_is_settled(tmp_path):
     """Files are written at once; they and their folder are synced when that is settled."""
     recording = RecordingFiles(tmp_path)
-    with Together(recording) as files:
+    with together(recording) as files:
         write(files, tmp_path, 3)
         files.sync_directory(tmp_path)
         assert not [each for each in recording.operations if each.name.startswith("sync")]
@@ -32,6 +36,31 @@ def test_nothing_is_synced_before_it_is_settled(tmp_path):
         synced = sorted(each.path for each in recording.operations if each.name.startswith("sync"))
 
     assert [".", "file-0", "file-1", "file-2"] == synced
+    assert b"bytes" == (tmp_path / "file-1").read_bytes()
+
+
+def test_the_disk_begins_with_each_file_once_it_is_complete(tmp_path):
+    """What is written is on its way to the disk before the next file is made, and before anything is synced."""
+    calls = []
+
+    class Watched(Files):
+        def open_new(self, path, *, direct=False):
+            calls.append(path.name)
+            return super().open_new(path, direct=direct)
+
+        def begin_sync(self, descriptor):
+            calls.append("begin")
+            super().begin_sync(descriptor)
+
+        def sync(self, descriptor):
+            calls.append("sync")
+            super().sync(descriptor)
+
+    with together(Watched()) as files:
+        write(files, tmp_path, 2)
+        files.settle()
+
+    assert ["file-0", "begin", "file-1", "begin", "sync", "sync"] == calls
     assert b"bytes" == (tmp_path / "file-1").read_bytes()
 
 
@@ -48,7 +77,7 @@ class Meeting(Files):
 
 def test_syncs_are_made_side_by_side(tmp_path):
     """Several syncs are under way at once."""
-    with Together(Meeting(4)) as files:
+    with together(Meeting(4)) as files:
         write(files, tmp_path, 4)
         files.settle()
 
@@ -81,7 +110,7 @@ def test_one_failed_sync_fails_all(tmp_path, fails_at):
     """The error of a failed sync comes out, none is repeated, and nothing stays open."""
     before = open_descriptors()
     refusing = Refusing(fails_at)
-    with pytest.raises(StoreError, match="Input/output error"), Together(refusing) as files:
+    with pytest.raises(StoreError, match="Input/output error"), together(refusing) as files:
         write(files, tmp_path, 5)
         files.settle()
 
@@ -92,7 +121,7 @@ def test_one_failed_sync_fails_all(tmp_path, fails_at):
 def test_a_close_that_fails_leaves_nothing_open(tmp_path):
     """If closing reports an error it comes out, and every other file is closed all the same."""
     before = open_descriptors()
-    with pytest.raises(StoreError, match="cannot close"), Together(Refusing(0, fails_to_close=True)) as files:
+    with pytest.raises(StoreError, match="cannot close"), together(Refusing(0, fails_to_close=True)) as files:
         write(files, tmp_path, 5)
         files.settle()
 
@@ -103,7 +132,7 @@ def test_an_error_in_between_closes_and_syncs_nothing(tmp_path):
     """What is left by an error is closed, and not synced."""
     before = open_descriptors()
     refusing = Refusing(0)
-    with pytest.raises(KeyError), Together(refusing) as files:
+    with pytest.raises(KeyError), together(refusing) as files:
         write(files, tmp_path, 5)
         raise KeyError
 
@@ -114,7 +143,7 @@ def test_an_error_in_between_closes_and_syncs_nothing(tmp_path):
 def test_many_files_do_not_stay_open(tmp_path):
     """A checkpoint of many files never has more than a few dozen of them open."""
     before = open_descriptors()
-    with Together(Files()) as files:
+    with together(Files()) as files:
         for number in range(10):
             (folder := tmp_path / str(number)).mkdir()
             write(files, folder, 30)

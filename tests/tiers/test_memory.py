@@ -17,6 +17,7 @@ from perdure.cli import main
 from perdure.core.manifest import Cut, Grade
 from perdure.core.memory import plan_memory
 from perdure.errors import FencedError, InvalidInputError, LeaseHeldError, StoreError
+from perdure.files import writing
 from perdure.files.door import Files
 from perdure.inspection.finishing import finish_write
 from perdure.replay.component import RingComponent
@@ -300,6 +301,34 @@ def test_a_memory_save_copies_the_state_once(tmp_path, root):
         assert 1 == len(published) or count.global_step == 0
         value += 1
         count.global_step += 1
+    run.close()
+
+
+def test_a_save_to_both_tiers_digests_the_state_once(tmp_path, root, monkeypatch):
+    """What memory has been given is not digested again on its way to the disk, and both manifests say the same."""
+    digested = []
+    real = writing.blake3
+
+    class Counting:
+        def __init__(self, data=b""):
+            digested.append(len(data))
+            self.hash = real(data)
+            self.hexdigest = self.hash.hexdigest
+
+        def update(self, data):
+            digested.append(len(data))
+            self.hash.update(data)
+
+    run = opened(tmp_path, ram=Every(steps=1000))
+    run.track(value=np.arange(1_000_000))
+    run.restore()
+    monkeypatch.setattr(writing, "blake3", Counting)
+    run.save().wait()
+
+    assert 8_000_000 <= sum(digested) <= 9_000_000
+    (on_disk,) = run._store.checkpoints()
+    assert on_disk.manifest.files == run._memory.checkpoints()[0].manifest.files
+    assert not run._store.verify(on_disk, digests=True)
     run.close()
 
 
@@ -618,7 +647,7 @@ def test_a_replay_buffer_that_memory_cannot_hold_costs_no_save_to_the_disk(tmp_p
     run.track(replay=component)
     count = run.counters(global_step=0)
     run.restore()
-    monkeypatch.setattr("perdure.committing.SPARE_BYTES", 0)
+    monkeypatch.setattr("perdure.tiers.room.SPARE_BYTES", 0)
     run._surroundings.available_memory_bytes = lambda: 1000
     with pytest.warns(perdure.SaveFailedWarning, match="cannot save to memory") as told:
         for _ in run.loop(0, 6):

@@ -12,11 +12,12 @@ link to the file makes it one. While it has such a link the image is never writt
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from perdure.capture.arrays import Destination, allocate_pinned, on_accelerator, signature_of, spec_of
+from perdure.capture.copying import Move, copy_now
 from perdure.core.tensorfile import plan_layout
 from perdure.errors import InvalidInputError, StoreError
 from perdure.files.reading import allocate
@@ -58,7 +59,8 @@ class Image:
             tensor.spec.name: memory[tensor.offset_bytes : tensor.offset_bytes + tensor.spec.size_bytes]
             for tensor in layout.tensors
         }
-        self.destinations = [Destination(places[name], array) for name, array in arrays.items()]
+        self._destinations = [Destination(places[name], array) for name, array in arrays.items()]
+        self._filled_with: list[Any] = []
 
     @property
     def path(self) -> Path | None:
@@ -74,10 +76,27 @@ class Image:
         """Whether the arrays have the names, types, shapes and order that the image was made for."""
         return self._signature == signature_of(arrays)
 
+    def moves(self, arrays: Mapping[str, Any]) -> list[Move]:
+        """The copies that bring arrays which fit into it."""
+        places = zip(arrays.items(), self._destinations, strict=True)
+        return [Move(name, destination, array) for (name, array), destination in places]
+
+    def fill(self, arrays: Mapping[str, Any]) -> None:
+        """Copy arrays of the host that nobody changes any more, unless these very ones are in it already."""
+        filling = list(arrays.values())
+        if not _are_same(filling, self._filled_with):
+            self._filled_with = []
+            copy_now(self.moves(arrays))
+            self._filled_with = filling
+
     def forget(self) -> None:
         """Give its memory back, once nobody uses it any more."""
         if self._file is not None:
             self._file.forget()
+
+
+def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _file_of(folder: SharedFolder, size_bytes: int) -> SharedFile | None:

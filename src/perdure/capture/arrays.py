@@ -148,7 +148,7 @@ def signature_of(arrays: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 def on_accelerator(array: Any) -> bool:
     """Whether an array lies in the memory of an accelerator of torch's."""
-    return is_tensor(array) and array.device.type not in ("cpu", "meta")
+    return is_tensor(array) and not (array.is_cpu or array.is_meta)
 
 
 def allocate_pinned(size_bytes: int) -> memoryview:

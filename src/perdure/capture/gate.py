@@ -9,12 +9,12 @@ is not assumed but proven, by witnesses; a capture without proof is torn, and a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from typing import Any
 
-from perdure.capture.arrays import is_tensor, loaded_torch
+from perdure.capture.arrays import loaded_torch
 from perdure.capture.copying import DeviceCopies, HostCopies, Move, copy_now, split_by_device
 from perdure.capture.witness import Witness, is_provable
 from perdure.errors import DeadlineError, InvalidInputError
@@ -47,10 +47,14 @@ class _HostLeg:
 
     def __init__(self, moves: Sequence[Move], copier: ThreadPoolExecutor) -> None:
         self._proof = _Proof(moves)
-        self._copied: Future[str] = copier.submit(self._run, HostCopies(moves))
+        self._copies = HostCopies(moves)
+        self._copier = copier
 
-    def _run(self, copies: HostCopies) -> str:
-        copies.run()
+    def start(self) -> None:
+        self._copied: Future[str] = self._copier.submit(self._run)
+
+    def _run(self) -> str:
+        self._copies.run()
         return self._proof.settle()
 
     def pass_gate(self) -> None:
@@ -69,6 +73,9 @@ class _DeviceLeg:
     def __init__(self, moves: Sequence[Move], copies: DeviceCopies) -> None:
         self._proof = _Proof(moves)
         self._copies = copies
+
+    def start(self) -> None:
+        """Nothing is left to do: the copies are queued as soon as they are made, which no host thread waits for."""
 
     def pass_gate(self) -> None:
         self._proof.settle()
@@ -116,8 +123,8 @@ class Gate:
         """Begin the copies of one capture."""
         return Copying(self, self._owned())
 
-    def copy_late(self, moves: Sequence[Move]) -> list[_HostLeg | _DeviceLeg]:
-        """Start copies that optimizers will wait for."""
+    def prepare(self, moves: Sequence[Move]) -> list[_HostLeg | _DeviceLeg]:
+        """Make ready what `start` has copied: memory and witnesses are those of now."""
         host, devices = split_by_device(moves)
         legs: list[_HostLeg | _DeviceLeg] = [
             _DeviceLeg(of_device, self.queue(device, of_device)) for device, of_device in devices.items()
@@ -126,8 +133,13 @@ class Gate:
             if self._copier is None:
                 self._copier = ThreadPoolExecutor(1, "perdure-copier")
             legs.append(_HostLeg(host, self._copier))
-        self._passing += legs
         return legs
+
+    def start(self, legs: Sequence[_HostLeg | _DeviceLeg]) -> None:
+        """Start copies that optimizers will wait for."""
+        for leg in legs:
+            leg.start()
+        self._passing += legs
 
     def _owned(self) -> set[int]:
         """Addresses of what only watched optimizers change."""
@@ -136,7 +148,7 @@ class Gate:
             for group in optimizer.param_groups:
                 places.update(parameter.data_ptr() for parameter in group["params"])
             for state in optimizer.state.values():
-                places.update(value.data_ptr() for value in state.values() if is_tensor(value) and is_provable(value))
+                places.update(value.data_ptr() for value in state.values() if is_provable(value))
         return places
 
     def queue(self, device: Any, moves: Sequence[Move]) -> DeviceCopies:
@@ -158,6 +170,7 @@ class Copying:
         self._gate = gate
         self._owned = owned
         self._late: list[Move] = []
+        self._later: list[Callable[[], None]] = []
         self._queued: list[DeviceCopies] = []
 
     def copy(self, moves: Sequence[Move]) -> None:
@@ -174,15 +187,32 @@ class Copying:
             copies.hold_back()
             self._queued.append(copies)
 
+    def copy_later(self, copy: Callable[[], None]) -> None:
+        """Have something copied by the thread that writes, since nobody changes it any more."""
+        self._later.append(copy)
+
     def finish(self) -> Beside:
-        """Start what goes on beside training."""
-        return Beside(self._queued, self._gate.copy_late(self._late))
+        """Make ready what goes on beside training."""
+        return Beside(self._gate, self._queued, self._gate.prepare(self._late), self._later)
 
 
 class Beside:
-    """Copies that may not have ended yet, and must be settled before they are used."""
+    """
+    Copies that go on beside training once they have been started, and must be settled before they are used.
 
-    def __init__(self, queued: Sequence[DeviceCopies], legs: Sequence[_HostLeg | _DeviceLeg]) -> None:
+    They are started last of all that a save does while training waits: another thread that wakes up before asks for the
+    interpreter and the processor in the middle of it.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        queued: Sequence[DeviceCopies],
+        legs: Sequence[_HostLeg | _DeviceLeg],
+        later: Sequence[Callable[[], None]],
+    ) -> None:
+        self._gate = gate
+        self._later = later
         self._queued = queued
         self._legs = legs
 
@@ -190,6 +220,10 @@ class Beside:
     def is_open(self) -> bool:
         """Whether anything is copied that training does not wait for."""
         return bool(self._legs)
+
+    def start(self) -> None:
+        """Go on beside training; called once, before training does."""
+        self._gate.start(self._legs)
 
     def settle(self) -> None:
         """
@@ -199,6 +233,8 @@ class Beside:
             InvalidInputError: Kind ``capture.torn``: something was written to while it was being copied.
             DeadlineError: The copies have not ended in time.
         """
+        for copy in self._later:
+            copy()
         for copies in self._queued:
             copies.complete()
         found = [what for leg in self._legs if (what := leg.settle())]

@@ -26,6 +26,7 @@ class GlobalGenerators:
     kind = "rng.global"
     section = Section.RNG
     grade = Grade.EXACT
+    hands_over = True
 
     def __init__(self) -> None:
         self.last_captured: dict[str, Any] = {}

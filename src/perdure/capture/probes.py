@@ -33,6 +33,7 @@ class Probes:
     kind = "sanity.probes"
     section = Section.STATE
     grade = Grade.EXACT
+    hands_over = True
 
     def __init__(self) -> None:
         self._examples: dict[str, Any] = {}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from perdure.capture.arena import Arena
-from perdure.capture.arrays import StoredArray, array_type, convert
-from perdure.capture.copying import Move
+from perdure.capture.arrays import StoredArray, array_type, convert, on_accelerator
 from perdure.capture.gate import Beside, Copying, Gate
-from perdure.core.component import Component, ContentPart, Part, TreeComponent, writes_parts
+from perdure.core.component import Component, ContentPart, Part, TreeComponent, hands_over, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
 from perdure.core.tensorfile import header_bytes, parse_header
@@ -110,8 +110,10 @@ def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copy
     if flat.arrays:
         path = f"{stem}.safetensors"
         image = arena.image(path, flat.arrays)
-        places = zip(flat.arrays.items(), image.destinations, strict=True)
-        copying.copy([Move(name, destination, array) for (name, array), destination in places])
+        if hands_over(component) and not any(on_accelerator(array) for array in flat.arrays.values()):
+            copying.copy_later(partial(image.fill, flat.arrays))
+        else:
+            copying.copy(image.moves(flat.arrays))
         parts.append(content_part(path, image.content, image.path))
     if not flat.array_type:
         parts.append(content_part(f"{stem}.json", msgspec.json.encode(flat.structure) + b"\n"))

@@ -32,6 +32,8 @@ class ContentPart:
     at a multiple of 4096 in memory, and are multiples of it but for the last, are written without a copy."""
     shared: Path | None = None
     """A file of the memory file system that holds the same bytes, for as long as the chunks are valid."""
+    digest: str | None = None
+    """The digest of the bytes, if somebody has come to know it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class DeferredPart:
 
     path: str
     make: Callable[[], ContentPart]
-    """Called once, in the writer's thread; the file has the same path. Room is asked for when it has been made."""
+    """Called once for each tier, in the writer's thread; the file has the same path. Room is asked for then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,15 @@ class PartsComponent(Protocol):
 
 
 Component = TreeComponent | PartsComponent
+
+
+def hands_over(component: TreeComponent) -> bool:
+    """
+    Whether arrays that a component captures belong to the caller.
+
+    Nothing changes them then, and training need not wait for a copy. Such a component says ``hands_over = True``.
+    """
+    return getattr(component, "hands_over", False)
 
 
 def writes_parts(component: Component) -> TypeIs[PartsComponent]:

@@ -89,7 +89,7 @@ def sync_folders(files: Files, root: Path, folders: list[Path]) -> None:
 
 def publish_directory(files: Files, staging: Path, target: Path) -> None:
     """
-    Give a finished, synced staging directory its final name; durable when this returns.
+    Give a finished, synced staging directory its final name; durable when this returns, or ``files`` has settled.
 
     A crash leaves either the staging directory or the target, never a part of it under the target's name.
     """

@@ -12,6 +12,7 @@ import errno
 import mmap
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -35,20 +36,26 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 class Digest:
-    """A digest that grows in a thread of its own while the same bytes are written, or the next ones read."""
+    """
+    A digest that grows in a thread of its own while the same bytes are written, or the next ones read.
 
-    def __init__(self, thread: ThreadPoolExecutor) -> None:
+    Args:
+        thread: Does the work; without one, whoever calls `write_beside` does.
+    """
+
+    def __init__(self, thread: ThreadPoolExecutor | None) -> None:
         self._hash = blake3()
         self._thread = thread
         self._following: list[Future[blake3]] = []
 
     def follow(self, data: memoryview) -> None:
         """Take ``data`` into the digest behind the caller's back; it must not change until `value` is asked for."""
+        assert self._thread is not None
         self._following.append(self._thread.submit(self._hash.update, data))
 
     def write_beside(self, files: Files, descriptor: int, data: memoryview) -> None:
         """Write ``data`` and take it into the digest at the same time; both are done on return."""
-        if len(data) < THREAD_THRESHOLD_BYTES:
+        if self._thread is None or len(data) < THREAD_THRESHOLD_BYTES:
             self._hash.update(data)
             write_all(files, descriptor, data)
             return
@@ -87,7 +94,9 @@ def _write_some(files: Files, descriptor: int, data: memoryview) -> int:
         return files.write(descriptor, data)
 
 
-def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memoryview]) -> str:
+def write_file(
+    files: Files, path: Path, size_bytes: int, chunks: Iterable[memoryview], known_digest: str | None = None
+) -> str:
     """
     Create ``path`` with the chunks' bytes; durable, but for its name, when this returns.
 
@@ -96,6 +105,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
         path: Must not exist.
         size_bytes: Sum of the chunks' lengths.
         chunks: Borrowed one at a time.
+        known_digest: That of the bytes, which is not computed again then.
 
     Returns:
         The digest of the bytes.
@@ -103,8 +113,9 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
     Raises:
         StoreError: The file is then in an unknown state and must not be used or synced again.
     """
-    with explained("write", path), ThreadPoolExecutor(1, "perdure-digest") as thread:
+    with explained("write", path), _thread_for(size_bytes) as thread:
         digest = Digest(thread)
+        write = digest.write_beside if known_digest is None else write_all
         descriptor, direct = _open(files, path, size_bytes)
         try:
             written = 0
@@ -115,7 +126,7 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
                     if direct and not _is_aligned(piece):
                         files.stop_direct(descriptor)
                         direct = False
-                    digest.write_beside(files, descriptor, piece)
+                    write(files, descriptor, piece)
             if written != size_bytes:
                 raise InternalError(
                     f"cannot write {path}: {written} bytes came where {size_bytes} were announced",
@@ -124,7 +135,12 @@ def write_file(files: Files, path: Path, size_bytes: int, chunks: Iterable[memor
             files.sync(descriptor)
         finally:
             files.close(descriptor)
-        return digest.value()
+        return known_digest or digest.value()
+
+
+def _thread_for(size_bytes: int) -> AbstractContextManager[ThreadPoolExecutor | None]:
+    """A thread to digest in, for a file that is worth one."""
+    return ThreadPoolExecutor(1, "perdure-digest") if size_bytes >= THREAD_THRESHOLD_BYTES else nullcontext()
 
 
 def _pieces(data: memoryview) -> Iterator[memoryview]:

@@ -57,7 +57,7 @@ from perdure.files.publish import (
     sync_folders,
 )
 from perdure.files.reading import damaged, follow_nobody, open_checked, read_small, read_verified
-from perdure.files.together import Together
+from perdure.files.together import Together, sync_threads
 from perdure.files.writing import write_file
 from perdure.store.layout import (
     EVENTS_FILE,
@@ -118,6 +118,7 @@ class Store:
         self.events = Log(files, directory / EVENTS_FILE)
         self.metrics = Log(files, directory / METRICS_FILE)
         self.new_id = new_id
+        self._sync_threads = sync_threads()
 
     @property
     def snapshots(self) -> Path:
@@ -361,7 +362,7 @@ class Store:
             self.files.make_directory(staging)
         try:
             folders = make_folders(self.files, staging, [part.path for part in parts])
-            with Together(self.files) as files:
+            with Together(self.files, self._sync_threads) as files:
                 entries = []
                 for part in parts:
                     entries.append(self._place(files, staging, self._made(part, announced)))
@@ -373,13 +374,19 @@ class Store:
                 sync_folders(files, staging, folders)
                 files.settle()
             with guard():
-                publish_directory(self.files, staging, self.snapshots / name)
+                self._publish(staging, self.snapshots / name)
         except BaseException:
             self._give_up(staging)
             raise
         checkpoint = Checkpoint(self.snapshots / name, manifest)
         replace_symlink(self.files, self.directory / LATEST, f"{SNAPSHOTS}/{name}", f"{TEMPORARY_PREFIX}{draft.id}")
         return checkpoint
+
+    def _publish(self, directory: Path, target: Path) -> None:
+        """Give a directory another name within the run; the two folders that are changed are synced side by side."""
+        with Together(self.files, self._sync_threads) as files:
+            publish_directory(files, directory, target)
+            files.settle()
 
     def _check_space(self, content_bytes: int) -> None:
         needed = SPARE_BYTES + content_bytes
@@ -405,7 +412,8 @@ class Store:
     def _place(self, files: Files, staging: Path, part: Ready) -> FileEntry:
         target = staging / part.path
         if isinstance(part, ContentPart):
-            return FileEntry(part.path, part.size_bytes, write_file(files, target, part.size_bytes, part.chunks()))
+            digest = write_file(files, target, part.size_bytes, part.chunks(), part.digest)
+            return FileEntry(part.path, part.size_bytes, digest)
         if isinstance(part, LinkPart):
             with explained("link", part.source):
                 self.files.link(part.source, target)
@@ -429,7 +437,7 @@ class Store:
         """
         grave = self.directory / STAGING / f"removed-{checkpoint.directory.name}"
         try:
-            publish_directory(self.files, checkpoint.directory, grave)
+            self._publish(checkpoint.directory, grave)
         except StoreError:
             # Nothing may be deleted below a name that is not certain, and no later sync makes it so.
             with suppress(OSError):

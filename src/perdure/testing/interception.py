@@ -32,6 +32,7 @@ READING = frozenset(
         "status",
         "link_content",
         "free_bytes",
+        "begin_sync",
     }
 )
 """Calls that change nothing."""

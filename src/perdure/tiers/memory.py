@@ -29,6 +29,9 @@ class MemoryFiles(Files):
 
     waits_for_disk = False
 
+    def begin_sync(self, descriptor: int) -> None:
+        """Do nothing."""
+
     def sync(self, descriptor: int) -> None:
         """Do nothing."""
 
