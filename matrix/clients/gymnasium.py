@@ -34,7 +34,7 @@ from perdure.capture.environments import (
     restore_environment,
 )
 from perdure.capture.environments.certificates import subject_of
-from perdure.capture.environments.probe import plain
+from perdure.capture.environments.drivers import plain
 from perdure.capture.environments.replaying import same
 
 _DETOURS = 4

@@ -164,12 +164,19 @@ class CollectorState:
         trees = [environments.capture_environment(worker.env) for worker in self._workers]
         reasons = [reason for tree in trees if (reason := environments.level_of(tree)[1])]
         reasons += [self._doubt] if self._doubt else []
-        self.grade = Grade.STATISTICAL if reasons else Grade.EXACT
+        unproven = sorted({found for tree in trees if (found := environments.unproven_of(tree))})
+        self.grade = Grade.STATISTICAL if reasons or unproven else Grade.EXACT
         wrappers = {
             key: {"attributes": part.capture(), "statistics": _statistics(layer)}
             for (key, part), layer in zip(self._attributes.items(), self._layers, strict=True)
         }
-        return {"carried": carried, "wrappers": wrappers, "environments": trees, "reasons": reasons}
+        return {
+            "carried": carried,
+            "wrappers": wrappers,
+            "environments": trees,
+            "reasons": reasons,
+            "unproven": unproven,
+        }
 
     def check(self, tree: object) -> None:
         """Refuse another stack or number of environments."""
@@ -193,7 +200,7 @@ class CollectorState:
             setattr(collector, name, unpack(value))
         self.was_reset = bool(tree["reasons"])
         if not self.was_reset:
-            return ""
+            return "; ".join(tree.get("unproven", ()))
         seed = environments.derive_reset_seed("", self._name, collector.collect_step)
         collector.reset_env({"seed": seed} if self._workers else {})
         return f"episodes begin anew: {'; '.join(tree['reasons'])}"

@@ -68,6 +68,11 @@ class Environments:
         """Why what was captured last is not exact; empty if it is."""
         return [*self.doubts, *(part.reason for part in self._parts.values() if part.reason)]
 
+    @property
+    def unproven(self) -> list[str]:
+        """Of which parts nothing shows that what was captured last is all of their state."""
+        return sorted({part.unproven for part in self._parts.values() if part.unproven})
+
     def check(self, tree: Mapping[str, Any]) -> None:
         """Refuse another stack of environments and transforms."""
         if set(tree) != set(self._parts):
@@ -90,10 +95,11 @@ class _Gym:
     def __init__(self, env: Any) -> None:
         self._env = env
         self.reason = ""
+        self.unproven = ""
 
     def capture(self) -> object:
         tree = environments.capture_environment(self._env)
-        self.reason = environments.level_of(tree)[1]
+        self.reason, self.unproven = environments.level_of(tree)[1], environments.unproven_of(tree)
         return tree
 
     def check(self, tree: Any, path: str) -> None:
@@ -110,6 +116,8 @@ class _Own:
 
     def __init__(self, env: Any) -> None:
         self._env = env
+        name = type(env).__name__
+        self.unproven = f"no test has shown that {name} goes on exactly, and it is of no kind that can be tried out"
 
     def capture(self) -> object:
         return pack(self._env.get_state())
@@ -125,6 +133,7 @@ class _Module:
     """A transform: its buffers, what it says to be its state, and its plain attributes."""
 
     reason = ""
+    unproven = ""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -152,6 +161,7 @@ class _Tensors:
     """A tensor dictionary that others hold on to: filled in place."""
 
     reason = ""
+    unproven = ""
 
     def __init__(self, content: TensorDictBase) -> None:
         self._content = content
@@ -223,7 +233,8 @@ class CollectorState:
             if collector.track_traj_ids:
                 tree["trajectories"] = collector._traj_pool.state_dict()  # noqa: SLF001
         tree["reasons"] = self._reasons()
-        self.grade = Grade.STATISTICAL if tree["reasons"] else Grade.EXACT
+        tree["unproven"] = [] if self._environments is None else self._environments.unproven
+        self.grade = Grade.STATISTICAL if tree["reasons"] or tree["unproven"] else Grade.EXACT
         return tree
 
     def check(self, tree: object) -> None:
@@ -259,4 +270,4 @@ class CollectorState:
             return f"episodes begin anew: {'; '.join(tree['reasons'])}"
         device = collector._carrier.device  # noqa: SLF001
         collector._carrier = TensorDict(unpack(tree["carried"]), tree["batch_size"], device=device)  # noqa: SLF001
-        return ""
+        return "; ".join(tree.get("unproven", ()))
