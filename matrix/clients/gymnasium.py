@@ -59,6 +59,8 @@ class Client:
 
     def pytest_configure(self) -> None:
         """Begin, with the classes that there are and those that there will be."""
+        # The detours are the trial: no processes beside them.
+        os.environ["PERDURE_PROBE"] = "never"
         for root in (gymnasium.Env, VectorEnv):
             for cls in _with_subclasses(root):
                 self._watch(cls)

@@ -26,7 +26,7 @@ from perdure.capture.environments.box2d import BeginningsInANewWorld, GeneratorB
 from perdure.capture.environments.certificates import subject_of
 from perdure.capture.environments.mujoco import Simulation
 from perdure.capture.environments.plain import Tree
-from perdure.capture.environments.proofs import certificate_of
+from perdure.capture.environments.proofs import certificate_of, untried
 from perdure.capture.environments.replaying import LOGGED, Replays
 from perdure.capture.environments.snapshot import Level, check, fill, gymnasium_version, take
 from perdure.capture.environments.traits import (
@@ -57,6 +57,7 @@ __all__ = [
     "restore_space",
     "shortcoming_of",
     "unproven_of",
+    "untried",
 ]
 
 KNOWN["AsyncVectorEnv"] = Traits(attributes=frozenset(SPACE_ATTRIBUTES), extension=Workers())

@@ -2,8 +2,8 @@
 Certificates: what a probe has found out about an environment, kept on this machine.
 
 A certificate is of an id with its arguments, a wrapper stack, the versions of all that they come from, and the source
-of what has no proof of ours; under another version it says nothing. It lies in the cache directory, one small JSON file each. A damaged or missing one is
-as if there were none.
+of what has no proof of ours; under another version it says nothing. It lies in the cache directory, one small JSON file
+each. A damaged or missing one is as if there were none.
 """
 
 from __future__ import annotations
@@ -121,15 +121,18 @@ class Certificates:
         found = self.of(env)
         if found is None or found.level in EXACT or found.level == "E3":
             return ""
-        return f"{name_of(found.subject)} has failed its probe ({found.level}): {found.reason}"
+        return f"{name_of(env)} has failed its probe ({found.level}): {found.reason}"
 
 
 CERTIFICATES = Certificates()
 
 
-def name_of(subject: Subject) -> str:
-    """Name an environment for people: its id, or the class of its outermost layer."""
-    return subject.id or subject.stack[0].rpartition(".")[2]
+def name_of(env: Any) -> str:
+    """Name an environment for people: the class that needs a proof, and the id."""
+    layers = layers_of(env)
+    cls = next((type(layer) for layer in layers if not is_proven(type(layer))), type(layers[-1]))
+    found = subject_of(env).id
+    return f"{cls.__qualname__} ({found})" if found else cls.__qualname__
 
 
 def subject_of(env: Any) -> Subject:

@@ -5,7 +5,8 @@ Tests of this package prove the classes that `proven` names. Anything else, such
 ``get_state()`` and ``set_state(state)``, that was registered, or a wrapper of plain attributes, needs a certificate.
 If this machine has none, one is made in a trial: it begins when the environment is first looked at, goes on beside the
 program, and the next look, which is the first save, waits for it if it must, no longer than `PATIENCE_SECONDS` after
-its beginning. ``PERDURE_PROBE`` sets other seconds, or forbids trials. Without a certificate the state is captured and restored all the same, and never called exact.
+its beginning. ``PERDURE_PROBE`` sets other seconds, or forbids trials. Without a certificate the state is captured and
+restored all the same, and never called exact.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from perdure.capture.environments.proven import Unit, is_proven, layers_of, role
 from perdure.capture.environments.trials import Trial
 from perdure.errors import PerdureError
 
-__all__ = ["PATIENCE_SECONDS", "PROOFS", "Proofs", "Standing", "certificate_of"]
+__all__ = ["PATIENCE_SECONDS", "PROOFS", "Proofs", "Standing", "certificate_of", "untried"]
 
 PATIENCE_SECONDS = 10.0
 _SETTING = "PERDURE_PROBE"
@@ -77,10 +78,7 @@ class Proofs:
         if failed or not unit.needed:
             return Standing(failed=failed)
         if not layers:
-            name = type(unit.layers[0]).__qualname__
-            return Standing(
-                unproven=f"no test has shown that {name} goes on exactly, and it is of no kind that can be tried out"
-            )
+            return Standing(unproven=untried(type(unit.layers[0])))
         inmost = layers[unit.needed - 1]
         if any(self._is_certified(layer) for layer in layers[: unit.needed]):
             return Standing()
@@ -94,7 +92,7 @@ class Proofs:
 
     def _lacking(self, env: Any) -> str:
         subject, key = self._certificates.subject_of(env)
-        name, failure = name_of(subject), self._attempts[key].failure
+        name, failure = name_of(env), self._attempts[key].failure
         if not failure:
             return f"{name} is being tried out for the first time on this machine"
         lacking = f"no test has shown that {name} goes on exactly, and it was not tried out: {failure}"
@@ -128,6 +126,11 @@ class Proofs:
         self._certificates.learn(certificate)
         attempt.failure = certificate.reason  # what is told if it is neither exact nor a failure
         return True
+
+
+def untried(cls: type) -> str:
+    """Say that nothing shows that what a class is captured by is all of its state, and that nobody can try it."""
+    return f"no test has shown that {cls.__qualname__} goes on exactly, and it is of no kind that can be tried out"
 
 
 def are_wanted() -> bool:
