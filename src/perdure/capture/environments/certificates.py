@@ -92,10 +92,12 @@ class Certificates:
 
     Attributes:
         are_consulted: Whether captures ask for them; a probe, which makes them, does not.
+        learned: How many were made since this process began.
     """
 
     def __init__(self) -> None:
         self.are_consulted = True
+        self.learned = 0
         self._found: dict[str, Certificate | None] = {}
         self._subjects = Remembered(lambda env: (subject := subject_of(env), subject.key))
 
@@ -115,6 +117,7 @@ class Certificates:
     def learn(self, certificate: Certificate) -> None:
         """Take notice of a certificate that was made since."""
         self._found[certificate.subject.key] = certificate
+        self.learned += 1
 
     def doubt_of(self, env: Any) -> str:
         """Say why an environment must not be called captured although it seems to be; '' if nothing speaks against."""

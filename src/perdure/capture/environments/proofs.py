@@ -20,6 +20,7 @@ from typing import Any
 from perdure.capture.environments.certificates import CERTIFICATES, EXACT, Certificate, Certificates, name_of
 from perdure.capture.environments.copies import copy_of
 from perdure.capture.environments.proven import Unit, is_proven, layers_of, role_of
+from perdure.capture.environments.remembered import Remembered
 from perdure.capture.environments.trials import Trial
 from perdure.errors import PerdureError
 
@@ -67,12 +68,23 @@ class Proofs:
         self._start = start
         self._clock = clock
         self._attempts: dict[str, _Attempt] = {}
+        # Of each environment that is proven: as of how many certificates, and down to which layer.
+        self._settled: Remembered[list[int]] = Remembered(lambda _: [])
         os.register_at_fork(after_in_child=self._attempts.clear)  # a child has no threads of its parent's
 
     def standing(self, unit: Unit) -> Standing:
         """Say whether what is captured of a unit is proven, and have it tried out if it is not."""
         if not self._certificates.are_consulted:
             return Standing()
+        outermost = unit.layers[0]
+        if role_of(outermost) and self._settled.of(outermost) == [self._certificates.learned, unit.needed]:
+            return Standing()
+        found = self._look(unit)
+        if found == Standing() and role_of(outermost):
+            self._settled.of(outermost)[:] = [self._certificates.learned, unit.needed]
+        return found
+
+    def _look(self, unit: Unit) -> Standing:
         layers = [layer for layer in unit.layers if role_of(layer)]
         failed = next((doubt for layer in layers if (doubt := self._certificates.doubt_of(layer))), "")
         if failed or not unit.needed:
@@ -83,7 +95,7 @@ class Proofs:
         if any(self._is_certified(layer) for layer in layers[: unit.needed]):
             return Standing()
         if self._has_ended(inmost):
-            return self.standing(unit)
+            return self._look(unit)
         return Standing(unproven=self._lacking(inmost))
 
     def _is_certified(self, env: Any) -> bool:

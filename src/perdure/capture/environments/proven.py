@@ -99,6 +99,7 @@ _ROLES: dict[Role, tuple[str, ...]] = {
 _WRAPPED = ("env", "aec_env")
 """Attributes under which wrappers and converters hold what they wrap."""
 _roles: dict[type, Role] = {}
+_named: dict[type, bool] = {}
 
 
 def is_proven(cls: type) -> bool:
@@ -106,9 +107,10 @@ def is_proven(cls: type) -> bool:
     declared = registered(cls)
     if declared is not None:
         return declared.is_ours
-    if cls.__module__.startswith("gymnasium.spaces."):
-        return True
-    return cls.__qualname__ in PROVEN.get(cls.__module__, ())
+    if cls not in _named:
+        is_space = cls.__module__.startswith("gymnasium.spaces.")
+        _named[cls] = is_space or cls.__qualname__ in PROVEN.get(cls.__module__, ())
+    return _named[cls]
 
 
 def role_of(value: object) -> Role:
