@@ -24,7 +24,21 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def no_surroundings(monkeypatch):
-    """Tests see no PERDURE_* settings of whoever runs them, but for how hard to test."""
+    """Tests see no PERDURE_* settings of whoever runs them, but for how hard to test, and try no environment out."""
     for name in list(os.environ):
         if name.startswith("PERDURE_") and not name.startswith("PERDURE_TEST_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("PERDURE_PROBE", "never")
+
+
+@pytest.fixture
+def trials(monkeypatch, tmp_path):
+    """A machine on which no environment has been tried out, and trials are waited for; gives its cache."""
+    monkeypatch.setenv("PERDURE_PROBE", "120")
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "cache"))
+    from perdure.capture.environments import certificates, proofs
+
+    monkeypatch.setattr(certificates.CERTIFICATES, "_found", {})
+    proofs.PROOFS._attempts.clear()
+    yield tmp_path / "cache"
+    proofs.PROOFS._attempts.clear()

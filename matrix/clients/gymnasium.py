@@ -34,7 +34,7 @@ from perdure.capture.environments import (
     restore_environment,
 )
 from perdure.capture.environments.certificates import subject_of
-from perdure.capture.environments.probe import plain
+from perdure.capture.environments.drivers import plain
 from perdure.capture.environments.replaying import same
 
 _DETOURS = 4
@@ -59,6 +59,8 @@ class Client:
 
     def pytest_configure(self) -> None:
         """Begin, with the classes that there are and those that there will be."""
+        # The detours are the trial: no processes beside them.
+        os.environ["PERDURE_PROBE"] = "never"
         for root in (gymnasium.Env, VectorEnv):
             for cls in _with_subclasses(root):
                 self._watch(cls)

@@ -76,9 +76,41 @@ def test_agents_in_parallel_go_on():
     other = perdure.pettingzoo.Environment(second)
     other.check(tree)
 
-    assert other.restore(tree) == ""
-    assert component.grade is perdure.Grade.EXACT
+    assert "no test has shown that" in other.restore(tree)
+    assert component.grade is perdure.Grade.STATISTICAL
     assert play(first, np.random.default_rng(9), 40) == play(second, np.random.default_rng(9), 40)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("converted", [False, True])
+def test_an_environment_of_the_users_own_is_tried_out(trials, converted):
+    """Agents that act together, and the same in turns, are exact once a trial in other processes has shown it."""
+    env = parallel_to_aec(Tag()) if converted else Tag()
+    env.reset(seed=1)
+    component = perdure.pettingzoo.Environment(env)
+    tree = component.capture()["environment"]
+
+    assert (tree["reason"], tree["unproven"]) == ("", "")
+    assert component.grade is perdure.Grade.EXACT
+
+
+class Forgetful(Tag):
+    """Hands over less than its state."""
+
+    def set_state(self, state):
+        self.agents, self.places = list(state["agents"]), np.array(state["places"])
+
+
+@pytest.mark.process
+def test_an_environment_whose_word_is_not_true_is_reset(trials):
+    """What does not go on in its trial is named, and is no more than reset."""
+    env = Forgetful()
+    env.reset(seed=1)
+    component = perdure.pettingzoo.Environment(env)
+    tree = component.capture()["environment"]
+
+    assert "Forgetful has failed its probe (E4): restored" in tree["reason"]
+    assert component.grade is perdure.Grade.STATISTICAL
 
 
 class Opaque(AECEnv):

@@ -381,14 +381,17 @@ def test_runs_of_trackers_are_kept(tmp_path, monkeypatch):
     """The ids of the runs that a training reports to are in the manifest, and another one at a resume is named."""
     reported = SimpleNamespace(run=SimpleNamespace(id="abc"))
     monkeypatch.setitem(sys.modules, "wandb", reported)
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(active_run=lambda: None))
+    active = SimpleNamespace(info=SimpleNamespace(run_id="m1"))
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(active_run=lambda: active))
     assert {} == tracker_ids(tmp_path, "t")
     crash(CASES["PPO"](1), tmp_path, 200)
-    assert {"wandb": "abc"} == tracker_ids(tmp_path, "t")
-    reported.run.id = "xyz"
+    assert {"wandb": "abc", "mlflow": "m1"} == tracker_ids(tmp_path, "t")
+    reported.run.id, active.info.run_id = "xyz", "m2"
     report = learn(CASES["PPO"](7), tmp_path, total=256)
+    note = next(c.note for c in report.components if c.name == "trackers")
 
-    assert "wandb run was abc, is xyz" == next(c.note for c in report.components if c.name == "trackers")
+    assert "wandb run was abc, is xyz" in note
+    assert "mlflow run was m1, is m2" in note
 
 
 # Replay buffers

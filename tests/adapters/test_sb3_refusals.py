@@ -79,6 +79,71 @@ def test_another_version_of_the_framework_is_named(tmp_path, monkeypatch):
     assert any("stable_baselines3 was" in note and "is 99.0" in note for note in report.notes)
 
 
+def test_another_version_that_keeps_other_state_is_refused(tmp_path, monkeypatch):
+    """Where a version has attributes that the other has not, nothing is restored, and both versions are named."""
+    crash(CASES["PPO"](1), tmp_path, 200)
+    version = sys.modules["stable_baselines3"].__version__
+    model = CASES["PPO"](7)
+    model.surprise_of_the_new_version = 3
+    monkeypatch.setattr(sys.modules["stable_baselines3"], "__version__", "99.0")
+    before = digest(model.policy.state_dict())
+    with pytest.raises(IncompatibleError) as refused:
+        learn(model, tmp_path)
+
+    assert "sb3.other-version" == refused.value.kind
+    assert f"saved under stable_baselines3 {version}" in refused.value.message
+    assert "only the program has model.surprise_of_the_new_version" in refused.value.message
+    assert f"install stable_baselines3 {version}" in refused.value.hint
+    assert (before, 0) == (digest(model.policy.state_dict()), model.num_timesteps)
+
+
+def test_other_attributes_under_the_same_version_are_the_programs(tmp_path):
+    """What a program adds to its model between two starts stays as it is, as long as the framework is the same."""
+    crash(CASES["PPO"](1), tmp_path, 200)
+    model = CASES["PPO"](7)
+    model.added = 3
+    assert learn(model, tmp_path, total=256).checkpoint is not None
+    assert 3 == model.added
+
+
+def test_a_normaliser_that_is_gone_is_refused(tmp_path):
+    """A training that loses its running statistics altogether is not continued without them."""
+    crash(PPO("MlpPolicy", VecNormalize(cartpole(1)), seed=1, **epochs()), tmp_path, 200)
+    model = PPO("MlpPolicy", cartpole(7), seed=7, **epochs())
+    with pytest.raises(IncompatibleError, match=r"VecNormalize.*DummyVecEnv"):
+        learn(model, tmp_path)
+
+    assert 0 == model.num_timesteps
+
+
+class Sticking(gym.Wrapper):
+    """Repeats the action before where it likes, and keeps that where nothing shows it."""
+
+    before = {"action": 0}  # noqa: RUF012 - which is what is wrong with it
+
+    def step(self, action):
+        held, self.before["action"] = self.before["action"], action
+        return self.env.step(held)
+
+
+@pytest.mark.process
+def test_an_environment_that_fails_its_probe_is_reset_and_named(tmp_path, trials):
+    """A wrapper of the user's that seems to be plain is found out before the first save, and the resume says so."""
+
+    def make(seed):
+        return PPO(
+            "MlpPolicy", make_vec_env("CartPole-v1", 2, seed=seed, wrapper_class=Sticking), seed=seed, **epochs()
+        )
+
+    crash(make(1), tmp_path, 200)
+    report = learn(make(7), tmp_path, total=256)
+    note = next(component.note for component in report.components if component.name == "env")
+
+    assert "statistical" == report.grade.value
+    assert "was reset, its episodes are cut: " in note
+    assert "Sticking (CartPole-v1) has failed its probe (E" in note
+
+
 def test_a_callback_inside_another_one_is_refused(tmp_path):
     """Inside a callback that triggers others nothing would ever be saved, so that is an error at once."""
     with opened(tmp_path) as run, pytest.raises(InvalidInputError, match="inside a callback"):

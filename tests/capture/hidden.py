@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import signal
+
 import gymnasium as gym
 import numpy as np
 
@@ -87,6 +91,25 @@ class Pickling(gym.Env):
         return np.array([self.count], np.float32), 1.0, False, False, {}
 
 
+class Honest(Pickling):
+    """The same, registered, and true."""
+
+
+class Endless(Pickling):
+    """Takes for ever to be reset anywhere but in the process that made it, and tells who it is there."""
+
+    told = ""
+
+    def __init__(self) -> None:
+        self.maker = os.getpid()
+
+    def reset(self, *, seed=None, options=None):
+        if os.getpid() != self.maker:
+            pathlib.Path(self.told).write_text(str(os.getpid()))
+            signal.pause()
+        return super().reset(seed=seed)
+
+
 def vector():
     """Environments that reset by themselves."""
     return gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
@@ -97,5 +120,7 @@ def vector_of_failures():
     return gym.vector.SyncVectorEnv([InModule] * 2)
 
 
+register_environment(Endless)
+register_environment(Honest)
 register_environment(InModule)
 register_environment(LateReward, ["count", "steps"])

@@ -154,7 +154,7 @@ def test_what_is_unknown_about_a_known_class_is_named() -> None:
     circle.append(circle)
     for held, said in ((circle, "holds itself"), ({1, 2}, "builtins.set"), (np.array([object()]), "array of object")):
         assert said in environment_level(Remembering(cartpole(), held))[1]
-    several = Remembering(Remembering(Remembering(Remembering(cartpole(), {1}), {2}), {3}), {4})
+    several = Remembering(Remembering(Remembering(Remembering(cartpole(), {1}), 1j), frozenset()), object())
     assert environment_level(several)[1].endswith("and 1 more")
 
 

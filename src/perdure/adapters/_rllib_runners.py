@@ -68,8 +68,9 @@ class Runners:
         """What every runner holds, in the order of its number."""
         runners = self._ask([capture_runner] * self._count())
         reasons = sorted({reason for runner in runners for reason in runner["reasons"]})
-        self.grade = Grade.STATISTICAL if reasons or self._doubt else Grade.EXACT
-        return {"runners": runners, "reasons": reasons}
+        unproven = sorted({found for runner in runners if (found := runner.get("unproven", ""))})
+        self.grade = Grade.STATISTICAL if reasons or unproven or self._doubt else Grade.EXACT
+        return {"runners": runners, "reasons": reasons, "unproven": unproven}
 
     def check(self, tree: object) -> None:
         """Refuse environments that do not fit."""
@@ -95,7 +96,9 @@ class Runners:
             self._ask([partial(restore_connectors, saved=saved[0])] * self._count())
             return Shortfall(f"{len(saved)} runners were saved and there are {self._count()}: episodes begin anew")
         self._ask([partial(restore_runner, saved=one) for one in saved])
-        return f"episodes begin anew: {'; '.join(tree['reasons'])}" if tree["reasons"] else self._doubt
+        if tree["reasons"]:
+            return f"episodes begin anew: {'; '.join(tree['reasons'])}"
+        return "; ".join([*tree.get("unproven", ()), *filter(None, [self._doubt])])
 
 
 def capture_runner(runner: Any) -> dict[str, Any]:
@@ -115,6 +118,7 @@ def capture_runner(runner: Any) -> dict[str, Any]:
     return {
         **found,
         "environment": tree,
+        "unproven": environments.unproven_of(tree),
         "needs_reset": runner._needs_initial_reset,  # noqa: SLF001 - none of it has a public name
         "carried": pack(runner._cached_to_module),  # noqa: SLF001
         # What connectors on the way in left for those on the way out of the next step.

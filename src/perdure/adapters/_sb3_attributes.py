@@ -38,6 +38,11 @@ class Attributes:
         self._ignored = ignored
         self._initial = {name: _mark(flat) for name, _, flat in self._plain()}
 
+    @property
+    def names(self) -> list[str]:
+        """Which attributes there were when this was made."""
+        return sorted(self._initial)
+
     def _plain(self) -> Iterator[tuple[str, Any, Flat]]:
         for name, value in vars(self._owner).items():
             flat = None if name in self._ignored else _flatten(value)

@@ -32,9 +32,10 @@ from stable_baselines3.common.vec_env import (
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
 from perdure.adapters._sb3_logs import read_file, rewrite_file
-from perdure.capture.environments import describe, level_of, register_environment
+from perdure.capture.environments import describe, level_of, unproven_of
 from perdure.capture.environments.plain import Tree
 from perdure.capture.environments.snapshot import check, fill, take
+from perdure.capture.environments.traits import know
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
 from perdure.errors import DeadlineError, InternalError, PerdureError
@@ -87,16 +88,16 @@ def _set_monitor_state(monitor: Any, state: Tree) -> None:
 
 
 for _class, _names in _STATE_OF.items():
-    register_environment(_class, _names)
-register_environment(ResultsWriter, get_state=_log_of, set_state=_set_log)
-register_environment(Monitor, get_state=_monitor_state, set_state=_set_monitor_state)
+    know(_class, _names)
+know(ResultsWriter, get_state=_log_of, set_state=_set_log)
+know(Monitor, get_state=_monitor_state, set_state=_set_monitor_state)
 
 
 def _know_loaded_wrappers() -> None:
     """Make known what sb3-contrib adds, if the program uses it: a function that masks actions is no state."""
     module = sys.modules.get("sb3_contrib.common.wrappers.action_masker")
     if module is not None:
-        register_environment(module.ActionMasker, ())
+        know(module.ActionMasker, ())
 
 
 class VectorEnvironment:
@@ -133,9 +134,10 @@ class VectorEnvironment:
         stack = take(self._env)
         workers = [] if self._workers is None else self._workers.capture()
         reason = next((reason for _, reason in map(level_of, [stack, *workers]) if reason), "")
-        self.grade = Grade.STATISTICAL if reason else Grade.EXACT
-        self.detail = describe(self._env, stack)
-        return {"stack": stack, "workers": workers, "reason": reason}
+        unproven = next(filter(None, map(unproven_of, [stack, *workers])), "")
+        self.grade = Grade.STATISTICAL if reason or unproven else Grade.EXACT
+        self.detail = {**describe(self._env, stack), "unproven": unproven}
+        return {"stack": stack, "workers": workers, "reason": reason, "unproven": unproven}
 
     def check(self, tree: object) -> None:
         """Refuse other classes, wrappers, spaces or arguments, wherever the sub-environments live."""
@@ -151,7 +153,7 @@ class VectorEnvironment:
         if self._workers is not None:
             self._workers.restore(tree["workers"])
         if not tree["reason"]:
-            return ""
+            return str(tree.get("unproven", ""))
         if self._begin_anew is None:
             return f"{self._name} is not captured: {tree['reason']}"
         self._begin_anew()

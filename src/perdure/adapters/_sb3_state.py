@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from perdure.adapters._sb3_attributes import Attributes
 from perdure.adapters._sb3_environments import VectorEnvironment
 from perdure.adapters._sb3_logs import BestModel, Logs
+from perdure.adapters._sb3_versions import check_version, framework_versions
 from perdure.capture.objects import does_not_fit
 from perdure.core.manifest import Grade, lowest_grade
 from perdure.core.names import Section
@@ -71,6 +72,8 @@ class Model:
     def capture(self) -> object:
         """Everything by part; arrays are borrowed."""
         return {
+            "versions": framework_versions(),
+            "attributes": self._names(),
             "spaces": self._spaces(),
             "environments": self._model.n_envs,
             "elapsed_seconds": (time.time_ns() - self._model.start_time) / _NANOSECONDS,
@@ -78,6 +81,9 @@ class Model:
             "logs": self._logs.capture(),
             "drawn": self._capture_drawn() if self.is_rollout_start else None,
         }
+
+    def _names(self) -> dict[str, list[str]]:
+        return {name: part.names for name, part in self._parts.items()}
 
     def _spaces(self) -> dict[str, str]:
         return {"observation": repr(self._model.observation_space), "action": repr(self._model.action_space)}
@@ -91,8 +97,9 @@ class Model:
         return {"matrices": matrices, "update": {name: frame.f_locals[name] for name in _DRAWN} if frame else {}}
 
     def check(self, tree: object) -> None:
-        """Refuse other spaces, or another number of environments."""
+        """Refuse other spaces, another number of environments, and another version that keeps other attributes."""
         assert isinstance(tree, dict)
+        check_version(tree, self._names())
         for name, here in self._spaces().items():
             if tree["spaces"][name] != here:
                 there = tree["spaces"][name]

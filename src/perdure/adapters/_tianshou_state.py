@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tianshou.algorithm import Algorithm
 from tianshou.data import Batch
-from tianshou.env import DummyVectorEnv
+from tianshou.env import DummyVectorEnv, VectorEnvNormObs
 from tianshou.env.venv_wrappers import VectorEnvWrapper
 from tianshou.env.worker import DummyEnvWorker
 from tianshou.utils import MovAvg
@@ -149,6 +149,9 @@ class CollectorState:
         self._name = name
         self._collector = collector
         self._layers, self._workers, self._doubt = _look_into(collector.env)
+        self._unproven = {
+            environments.untried(type(layer)) for layer in self._layers if type(layer) is not VectorEnvNormObs
+        }
         self._attributes = {str(index): Attributes(layer, _STRUCTURE) for index, layer in enumerate(self._layers)}
         self.grade = Grade.STATISTICAL
         self.was_reset = False
@@ -164,12 +167,19 @@ class CollectorState:
         trees = [environments.capture_environment(worker.env) for worker in self._workers]
         reasons = [reason for tree in trees if (reason := environments.level_of(tree)[1])]
         reasons += [self._doubt] if self._doubt else []
-        self.grade = Grade.STATISTICAL if reasons else Grade.EXACT
+        unproven = sorted({found for tree in trees if (found := environments.unproven_of(tree))} | self._unproven)
+        self.grade = Grade.STATISTICAL if reasons or unproven else Grade.EXACT
         wrappers = {
             key: {"attributes": part.capture(), "statistics": _statistics(layer)}
             for (key, part), layer in zip(self._attributes.items(), self._layers, strict=True)
         }
-        return {"carried": carried, "wrappers": wrappers, "environments": trees, "reasons": reasons}
+        return {
+            "carried": carried,
+            "wrappers": wrappers,
+            "environments": trees,
+            "reasons": reasons,
+            "unproven": unproven,
+        }
 
     def check(self, tree: object) -> None:
         """Refuse another stack or number of environments."""
@@ -193,7 +203,7 @@ class CollectorState:
             setattr(collector, name, unpack(value))
         self.was_reset = bool(tree["reasons"])
         if not self.was_reset:
-            return ""
+            return "; ".join(tree.get("unproven", ()))
         seed = environments.derive_reset_seed("", self._name, collector.collect_step)
         collector.reset_env({"seed": seed} if self._workers else {})
         return f"episodes begin anew: {'; '.join(tree['reasons'])}"

@@ -3,7 +3,8 @@ PettingZoo: environments for several agents, in turns or in parallel, with their
 
 They are captured as Gymnasium's are, by their plain attributes: whose turn it is, rewards that have been earned and not
 handed out, who has ended. PettingZoo's own classes are known; one of the user's own is known when it is registered or
-has ``get_state()`` and ``set_state(state)``. Anything else is reset.
+has ``get_state()`` and ``set_state(state)``. Anything else is reset. What no test proves is tried out before it is
+called exact, as Gymnasium's environments are.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 from pettingzoo import AECEnv, ParallelEnv
 
 from perdure.capture import environments
-from perdure.capture.environments import register_environment
 from perdure.capture.environments.snapshot import check, fill, take
+from perdure.capture.environments.traits import Traits, know_as, registered
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
 from perdure.errors import InvalidInputError
@@ -24,8 +25,17 @@ _PACKAGE = "pettingzoo"
 _DRAWING = frozenset({"clock", "font", "icons", "screen", "surf", "window", "window_surface"})
 """Attributes that hold what is shown, which is drawn again."""
 
-_attributes: dict[type, set[str]] = {}
-"""What has been registered; attributes that a class gets later are added when they are met."""
+_PROVEN = (
+    "pettingzoo.classic.connect_four.",
+    "pettingzoo.classic.rps.",
+    "pettingzoo.classic.tictactoe.",
+    "pettingzoo.utils.agent_selector",
+    "pettingzoo.utils.conversions",
+    "pettingzoo.utils.wrappers.assert_out_of_bounds",
+    "pettingzoo.utils.wrappers.order_enforcing",
+    "pettingzoo.utils.wrappers.terminate_illegal",
+)
+"""Modules of which tests show that nothing is lost."""
 
 
 class Environment:
@@ -61,7 +71,7 @@ class Environment:
         """The state of the environment and all its wrappers; arrays are borrowed."""
         _make_known(self._env)
         tree = take(self._env)
-        self.grade = Grade.STATISTICAL if tree["reason"] else Grade.EXACT
+        self.grade = Grade.STATISTICAL if environments.shortcoming_of(tree) else Grade.EXACT
         self._captures += 1
         return {"environment": tree, "captures": self._captures}
 
@@ -77,7 +87,7 @@ class Environment:
         fill(self._env, tree["environment"])
         reason = tree["environment"]["reason"]
         if not reason:
-            return ""
+            return environments.unproven_of(tree["environment"])
         self._env.reset(seed=environments.derive_reset_seed("", self._name, self._captures))
         return f"was reset, its episode is cut: {reason}"
 
@@ -96,8 +106,7 @@ def _make_known(root: Any) -> None:
         elif isinstance(value, dict):
             waiting += value.values()
         elif type(value).__module__.partition(".")[0] == _PACKAGE and hasattr(value, "__dict__"):
-            names = _attributes.setdefault(type(value), set())
-            if not names >= vars(value).keys() - _DRAWING:
-                names |= vars(value).keys() - _DRAWING
-                register_environment(type(value), names)
+            if registered(type(value)) is None:
+                is_proven = type(value).__module__.startswith(_PROVEN)
+                know_as(type(value), Traits(ignored=_DRAWING, is_ours=is_proven))
             waiting += [item for name, item in vars(value).items() if name not in _DRAWING]

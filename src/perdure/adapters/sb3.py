@@ -19,6 +19,7 @@ from perdure.adapters._sb3_attributes import can_store
 from perdure.adapters._sb3_environments import VectorEnvironment
 from perdure.adapters._sb3_replay import ReplayRing
 from perdure.adapters._sb3_state import Callbacks, Model, state_paths, walk
+from perdure.adapters._sb3_versions import FRAMEWORKS
 from perdure.capture.environments import derive_reset_seed
 from perdure.capture.numbers import GlobalGenerators
 from perdure.capture.objects import Space
@@ -29,7 +30,6 @@ from perdure.run import Run
 from perdure.trackers import Trackers
 
 STEP_COUNTER = "global_step"
-_PROVEN = ("stable_baselines3", "sb3_contrib")
 
 
 class Checkpointing(BaseCallback):
@@ -138,7 +138,7 @@ class _Training:
         """
         run, model = self._run, self._model
         # What has been proven is proven of these algorithms, and not of what a user makes of them.
-        is_exact = is_all_here and type(model).__module__.partition(".")[0] in _PROVEN
+        is_exact = is_all_here and type(model).__module__.partition(".")[0] in FRAMEWORKS
         # The model's state is tracked first, because it is checked first: it says best what does not fit.
         self._state = Model(model, Grade.EXACT if is_exact else Grade.STATISTICAL)
         run.track({"model": self._state, **state_paths(model), "callbacks": self._callbacks, "trackers": Trackers()})

@@ -244,12 +244,12 @@ class Environment:
         self._env = env
         self._captures = 0
         self.detail: dict[str, Any] = {}
-        self.grade = _grade_of(environments.environment_level(env))
+        self.grade = _grade_of(environments.capture_environment(env))
 
     def capture(self) -> object:
         """The environment's state, or a note that it has to be reset; how exact it is can change while it runs."""
         tree = environments.capture_environment(self._env)
-        self.grade = _grade_of(environments.level_of(tree))
+        self.grade = _grade_of(tree)
         self.detail = environments.describe(self._env, tree)
         self._captures += 1
         return {"environment": tree, "captures": self._captures}
@@ -271,8 +271,8 @@ class Environment:
         return restored.note
 
 
-def _grade_of(found: tuple[environments.Level, str]) -> Grade:
-    return Grade.EXACT if found[0] is not environments.Level.E3 else Grade.STATISTICAL
+def _grade_of(tree: Any) -> Grade:
+    return Grade.STATISTICAL if environments.shortcoming_of(tree) else Grade.EXACT
 
 
 class Space:

@@ -3,13 +3,13 @@ Exact capture of Gymnasium environments: any wrapper stack, synchronous and asyn
 
 A captured environment is a plain tree of dicts, lists, numbers, text and arrays; nothing is pickled. Classic control,
 toy text and MuJoCo environments, Atari without sticky actions, Gymnasium's wrappers and its vector environments are
-captured exactly (level E0), and so is everything that is registered (`register_environment`), that has ``get_state()``
-and ``set_state(state)``, or that is a wrapper whose attributes are all plain data. Box2D environments and Atari with
-sticky actions are captured by where their episode began and what was done since (E1). Anything else is level E3: the
-wrapper stack, the spaces and what is known of the wrappers are captured, and a restore resets the environment.
+captured exactly (level E0). Box2D environments and Atari with sticky actions are captured by where their episode began
+and what was done since (E1). What is registered (`register_environment`), has ``get_state()`` and ``set_state(state)``,
+or is a wrapper whose attributes are all plain data, is captured as it says, and called exact once a probe has shown it
+(see `proofs`). Anything else is level E3: the wrapper stack, the spaces and what is known of the wrappers are captured,
+and a restore resets the environment.
 
-What cannot be seen is trusted: functions that transform wrappers are given are taken to be pure, and a subclass of a
-known environment to keep its state in its attributes.
+What cannot be seen is trusted: functions that transform wrappers are given are taken to be pure.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import Any, Literal
 
 from perdure.capture.environments.atari import Emulator
 from perdure.capture.environments.box2d import BeginningsInANewWorld, GeneratorBeginnings
-from perdure.capture.environments.certificates import CERTIFICATES, subject_of
+from perdure.capture.environments.certificates import subject_of
 from perdure.capture.environments.mujoco import Simulation
 from perdure.capture.environments.plain import Tree
+from perdure.capture.environments.proofs import certificate_of, untried
 from perdure.capture.environments.replaying import LOGGED, Replays
 from perdure.capture.environments.snapshot import Level, check, fill, gymnasium_version, take
 from perdure.capture.environments.traits import (
@@ -54,6 +55,9 @@ __all__ = [
     "register_environment",
     "restore_environment",
     "restore_space",
+    "shortcoming_of",
+    "unproven_of",
+    "untried",
 ]
 
 KNOWN["AsyncVectorEnv"] = Traits(attributes=frozenset(SPACE_ATTRIBUTES), extension=Workers())
@@ -73,18 +77,20 @@ _new_beginnings: MutableMapping[Any, tuple[Any, dict[str, Any]]] = weakref.WeakK
 class Restored:
     """How an environment was restored."""
 
-    restored: Literal["exact", "reset"]
+    restored: Literal["continued", "reset"]
     observation: Any = None
     """First observation after a reset, which takes the place of the one that the caller saved; else None."""
     info: dict[str, Any] | None = None
     """Info of that reset; None if there was none."""
     note: str = ""
     """What the user has to know; empty if there is nothing."""
+    is_proven: bool = True
+    """Whether it is known that the state was all of it."""
 
     @property
     def grade(self) -> Literal["exact", "statistical"]:
         """The best grade that a resume with this environment can have."""
-        return "exact" if self.restored == "exact" else "statistical"
+        return "exact" if self.restored == "continued" and self.is_proven else "statistical"
 
 
 def is_environment(value: object) -> bool:
@@ -132,6 +138,16 @@ def level_of(tree: Tree) -> tuple[Level, str]:
     return Level(tree["level"]), tree["reason"]
 
 
+def unproven_of(tree: Tree) -> str:
+    """Return why nothing shows that a captured tree is all of the state; empty if something does."""
+    return str(tree.get("unproven", ""))  # trees of before have no such field
+
+
+def shortcoming_of(tree: Tree) -> str:
+    """Return why a resume with a captured tree must not be called exact; empty if it may be."""
+    return level_of(tree)[1] or unproven_of(tree)
+
+
 def describe(env: Any, tree: Tree) -> dict[str, Any]:
     """
     Facts about a captured environment for a manifest.
@@ -141,15 +157,16 @@ def describe(env: Any, tree: Tree) -> dict[str, Any]:
         tree: What was captured of it.
 
     Returns:
-        ``level``, ``id``, ``stack`` (classes from the outside in) and ``certificate`` (the level that a probe on this
-        machine has found; None if it was not probed). Of environments in other processes only the level is known.
+        ``level``, ``unproven`` (why it is not called exact although it was captured; empty if it is), ``id``, ``stack``
+        (classes from the outside in) and ``certificate`` (the level that a probe on this machine has found; None if it
+        was not probed). Of environments in other processes only the first two are known.
     """
-    level = {"level": tree["level"]}
+    level = {"level": tree["level"], "unproven": unproven_of(tree)}
     parts = getattr(env, "envs", None) or getattr(getattr(env, "unwrapped", None), "envs", None)
     single = parts[0] if parts else env
     if not is_instance(single, "Env"):
         return level
-    subject, certificate = subject_of(single), CERTIFICATES.of(single)
+    subject, certificate = subject_of(single), certificate_of(single)
     found = None if certificate is None else certificate.level
     return {**level, "id": subject.id, "stack": list(subject.stack), "certificate": found}
 
@@ -192,7 +209,8 @@ def restore_environment(
             if versions[0] == versions[1]
             else f"captured under gymnasium {versions[0]}, restored under {versions[1]}"
         )
-        return Restored("exact", note=note)
+        unproven = unproven_of(tree)
+        return Restored("continued", note="; ".join(filter(None, [note, unproven])), is_proven=not unproven)
     observation, info = env.reset(seed=reset_seed)
     _new_beginnings[env] = (observation, info)
     note = f"{component} was reset with seed {reset_seed}, its episode is cut and its observation changed: {reason}"

@@ -8,7 +8,6 @@ module, or a library behind it, is not in the second process, so a capture that 
 
 from __future__ import annotations
 
-import copy
 import importlib
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from perdure.capture.environments.certificates import CERTIFICATES, Certificate, Subject, subject_of
+from perdure.capture.environments.drivers import Driver, driver_of
 from perdure.capture.environments.replaying import same
-from perdure.capture.environments.traits import is_instance
 from perdure.errors import DeadlineError, InvalidInputError, PerdureError
 
-__all__ = ["DEFAULT_STEPS", "Maker", "plain", "probe"]
+__all__ = ["DEFAULT_STEPS", "Maker", "probe"]
 
 DEFAULT_STEPS = 200
 DEADLINE_SECONDS = 600.0
@@ -100,9 +99,16 @@ class _Record:
     moments: list[_Moment]
 
 
-def probe(maker: Maker, *, steps: int = DEFAULT_STEPS, deadline_seconds: float = DEADLINE_SECONDS) -> Certificate:
+def probe(
+    maker: Callable[[], Any], *, steps: int = DEFAULT_STEPS, deadline_seconds: float = DEADLINE_SECONDS
+) -> Certificate:
     """
     Try how exactly an environment can be captured.
+
+    Args:
+        maker: Makes one; called in other processes, each of which gets it by its pickle.
+        steps: To live before the last capture.
+        deadline_seconds: For each of the two processes.
 
     Returns:
         ``E0`` or ``E1`` if every restore continued bit for bit, by its state or by living the episode again; ``E2`` if
@@ -157,24 +163,24 @@ def _elsewhere(call: Callable[..., Any], deadline_seconds: float, *arguments: An
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _record(maker: Maker, steps: int) -> _Record:
+def _record(maker: Callable[[], Any], steps: int) -> _Record:
     from perdure.capture.environments import capture_environment
 
     CERTIFICATES.are_consulted = False
     env = maker()
     capture_environment(env)
-    actions = _actions(env, steps + _CONTINUED_STEPS)
-    first = env.reset(seed=_SEED)
-    is_repeatable = _repeats(maker, first, env, actions)
-    env.reset(seed=_SEED)
+    driver = driver_of(env, _SEED)
+    is_repeatable = _repeats(maker, driver)
+    driver.reset(_SEED)
     taken = {"after a reset": (0, _copied(capture_environment(env)), False)}
-    outcomes, is_ended = [], False
-    for number, action in enumerate(actions):
-        outcome, is_ended = _step(env, action, after_end=is_ended)
+    actions, outcomes, is_ended = [], [], False
+    for number in range(1, steps + _CONTINUED_STEPS + 1):
+        actions.append(driver.choose())
+        outcome, is_ended = driver.step(actions[-1], after_end=is_ended)
         outcomes.append(outcome)
-        moment = _moment(number + 1, steps, is_ended=is_ended, known=taken)
+        moment = _moment(number, steps, is_ended=is_ended, known=taken)
         if moment:
-            taken[moment] = (number + 1, _copied(capture_environment(env)), is_ended)
+            taken[moment] = (number, _copied(capture_environment(env)), is_ended)
     level, reason = _worst([tree for _, tree, _ in taken.values()])
     moments = [
         _Moment(name, tree, ended, actions[at : at + _CONTINUED_STEPS], outcomes[at : at + _CONTINUED_STEPS])
@@ -191,30 +197,35 @@ def _moment(number: int, steps: int, *, is_ended: bool, known: Mapping[str, Any]
     return {7: "in mid-episode", steps // 2: "half-way", steps: "late"}.get(number, "")
 
 
-def _repeats(maker: Maker, first: Any, env: Any, actions: Sequence[Any]) -> bool:
-    twin = maker()
-    is_same = same(plain(twin.reset(seed=_SEED)), plain(first))
+def _repeats(maker: Callable[[], Any], driver: Driver) -> bool:
+    env = maker()
+    twin = driver_of(env, _SEED)
+    is_same = same(twin.reset(_SEED), driver.reset(_SEED))
     is_ended = [False, False]
-    for action in actions[:_CONTINUED_STEPS]:
-        ours, is_ended[0] = _step(env, action, after_end=is_ended[0])
-        theirs, is_ended[1] = _step(twin, action, after_end=is_ended[1])
+    for _ in range(_CONTINUED_STEPS):
+        action = driver.choose()
+        ours, is_ended[0] = driver.step(action, after_end=is_ended[0])
+        theirs, is_ended[1] = twin.step(action, after_end=is_ended[1])
         is_same = is_same and same(ours, theirs)
-    twin.close()
+        if is_ended[0] != is_ended[1]:
+            break
+    env.close()
     return is_same
 
 
-def _continue(maker: Maker, moments: Sequence[_Moment]) -> list[tuple[str, int, int, str]]:
+def _continue(maker: Callable[[], Any], moments: Sequence[_Moment]) -> list[tuple[str, int, int, str]]:
     """For each moment: its name, the steps compared, the last step that differed (-1: none), and in what."""
     from perdure.capture.environments import restore_environment
 
     CERTIFICATES.are_consulted = False
     env = maker()
-    env.reset(seed=_OTHER_SEED)
+    driver = driver_of(env, _OTHER_SEED)
     found = []
     for moment in moments:
+        driver.reset(_OTHER_SEED)
         is_ended = False
-        for action in moment.actions[:_OTHER_STEPS]:
-            _, is_ended = _step(env, action, after_end=is_ended)
+        for _ in range(_OTHER_STEPS):
+            _, is_ended = driver.step(driver.choose(), after_end=is_ended)
         try:
             restore_environment(env, moment.tree, reset_seed=0)
         except PerdureError as error:
@@ -222,40 +233,13 @@ def _continue(maker: Maker, moments: Sequence[_Moment]) -> list[tuple[str, int, 
             continue
         is_ended, last, what = moment.is_ended, -1, ""
         for number, (action, expected) in enumerate(zip(moment.actions, moment.outcomes, strict=True)):
-            outcome, is_ended = _step(env, action, after_end=is_ended)
-            differing = [name for name, value in outcome.items() if not same(value, expected[name])]
+            outcome, is_ended = driver.step(action, after_end=is_ended)
+            differing = [name for name in {**expected, **outcome} if not same(outcome.get(name), expected.get(name))]
             if differing:
                 last, what = number, ", ".join(differing)
         found.append((moment.name, len(moment.actions), last, what))
     env.close()
     return found
-
-
-def _step(env: Any, action: Any, *, after_end: bool) -> tuple[dict[str, Any], bool]:
-    """One step, after a reset where one is due; the outcome as plain values."""
-    is_due = after_end and not is_instance(env, "vector.VectorEnv")  # these reset by themselves
-    begun = plain(env.reset()[0]) if is_due else None
-    observation, reward, terminated, truncated, info = env.step(action)
-    names = sorted(map(str, info))
-    outcome = {
-        "the first observation": begun,
-        "the observation": plain(observation),
-        "the reward": plain(reward),
-        "the end": [plain(terminated), plain(truncated)],
-        "the keys of info": names,
-    }
-    return outcome, bool(np.any(terminated) or np.any(truncated))
-
-
-def plain(value: Any) -> Any:
-    """A copy that can be compared and sent; what is no plain data by its text."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return value if isinstance(value, bool | int | float | str | np.generic | None) else repr(value)
 
 
 def _copied(tree: Any) -> Any:
@@ -270,10 +254,3 @@ def _copied(tree: Any) -> Any:
 def _worst(trees: Sequence[Any]) -> tuple[str, str]:
     found = [(str(tree["level"]), str(tree["reason"])) for tree in trees]
     return max(found, key=lambda each: each[0])
-
-
-def _actions(env: Any, count: int) -> list[Any]:
-    """Actions drawn from a space of its own, so that the environment's generator is not touched."""
-    space = copy.deepcopy(env.action_space)
-    space.seed(_SEED)
-    return [space.sample() for _ in range(count)]

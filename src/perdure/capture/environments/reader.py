@@ -102,7 +102,7 @@ class Reader:
             raise misfit(self._component, place, node["class"], type(current).__qualname__)
         if self._claims.setdefault(id(current), id(node)) != id(node):
             raise misfit(self._component, place, "an object of its own", "one with another place")
-        self._compare(node["identity"], identity(current, traits), place)
+        self._compare(node["identity"], identity(current), place)
         attributes, values = node["attributes"], captured_attributes(current, traits)
         for name in [*attributes, *(name for name in values if name not in attributes)]:
             if name not in node["withheld"]:

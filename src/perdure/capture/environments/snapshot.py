@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.capture.environments.plain import OpaqueValueError, Tree
+from perdure.capture.environments.proofs import PROOFS
 from perdure.capture.environments.reader import Reader
 from perdure.capture.environments.writer import Writer
 from perdure.errors import FormatError
@@ -40,20 +41,31 @@ def take(root: object, clock: Callable[[], float] = time.perf_counter) -> Tree:
     Capture an environment, a space or any plain value. Arrays in the tree are borrowed; nothing is changed.
 
     Returns:
-        A plain tree; whatever could not be captured is named in its ``reason``.
+        A plain tree; whatever could not be captured is named in its ``reason``, and what was captured on somebody's
+        word, of which there is no proof, in ``unproven``.
     """
     graph, writer = _write(root, clock)
-    doubts = writer.doubts
+    doubts, unproven = list(writer.doubts), list(writer.unproven)
+    # What cannot be captured needs no proof of it.
+    for standing in () if doubts else map(PROOFS.standing, writer.units):
+        doubts += filter(None, [standing.failed])
+        unproven += filter(None, [standing.unproven])
     exact = Level.E1 if writer.replays else Level.E0
-    more = [f"and {len(doubts) - _REASONS_SHOWN} more"] if len(doubts) > _REASONS_SHOWN else []
     return {
         "format": FORMAT,
         "gymnasium": gymnasium_version(),
         "level": (Level.E3 if doubts else exact).value,
-        "reason": "; ".join([*doubts[:_REASONS_SHOWN], *more]),
+        "reason": _together(doubts),
+        "unproven": _together(unproven),
         "graph": graph,
         "shared": writer.shared,
     }
+
+
+def _together(reasons: list[str]) -> str:
+    told = list(dict.fromkeys(reasons))
+    more = [f"and {len(told) - _REASONS_SHOWN} more"] if len(told) > _REASONS_SHOWN else []
+    return "; ".join([*told[:_REASONS_SHOWN], *more])
 
 
 def _write(root: object, clock: Callable[[], float]) -> tuple[Tree, Writer]:

@@ -32,7 +32,11 @@ __all__ = [
     "Traits",
     "is_code",
     "is_instance",
+    "know",
+    "know_as",
     "register_environment",
+    "registered",
+    "registrations",
     "traits_of",
 ]
 
@@ -46,6 +50,8 @@ class Outside:
     """Why it is not exact; empty if it is."""
     replays: bool = False
     """Whether a restore has to live an episode again."""
+    unproven: list[str] = field(default_factory=list)
+    """Of which parts nothing has shown that what was captured is all of their state."""
 
 
 class Extension(Protocol):
@@ -91,6 +97,8 @@ class Traits:
     """Spaces that the class defines for all of its instances: their generators are state all the same."""
     doubt: str = ""
     """Why this class cannot be captured exactly; empty when it can."""
+    is_ours: bool = False
+    """Whether perdure itself says so, and its tests prove it."""
 
 
 def _drawing(*names: str) -> frozenset[str]:
@@ -180,6 +188,8 @@ def register_environment(
     Give the names of the attributes that hold all of its state, or a pair of functions, or neither: then every
     attribute that is plain data is state. Generator, spaces and the wrapped environment are always taken.
 
+    What is declared is restored, and called exact once a probe has shown it.
+
     Args:
         cls: The class; with named attributes or functions, objects of its subclasses are not covered.
         attributes: Names of the attributes that hold state; all others are taken to be constant.
@@ -196,12 +206,40 @@ def register_environment(
             hint="pass attributes=..., or get_state=... with set_state=..., or neither",
             field="attributes" if attributes is not None else "get_state",
         )
+    know(cls, attributes, get_state=get_state, set_state=set_state, is_ours=False)
+
+
+def know(
+    cls: type,
+    attributes: Iterable[str] | None = None,
+    *,
+    get_state: Callable[[Any], object] | None = None,
+    set_state: Callable[[Any, Any], object] | None = None,
+    is_ours: bool = True,
+) -> None:
+    """Register a class as `register_environment` does; by default as one of which perdure's own tests are the proof."""
     named = None if attributes is None else frozenset(attributes)
     accessors = None
     if get_state is not None and set_state is not None:
         accessors, named = Accessors(get_state, set_state), frozenset()
-    _registered[cls] = Traits(attributes=None if named is None else named | IDENTITY, accessors=accessors)
+    attributes = None if named is None else named | IDENTITY
+    know_as(cls, Traits(attributes=attributes, accessors=accessors, is_ours=is_ours))
+
+
+def know_as(cls: type, traits: Traits) -> None:
+    """Register a class with traits, as another process knows it."""
+    _registered[cls] = traits
     _resolved.clear()
+
+
+def registered(cls: type) -> Traits | None:
+    """Return what the class itself, and not a parent of it, was registered with; None if it was not."""
+    return _registered.get(cls)
+
+
+def registrations() -> dict[type, Traits]:
+    """Return what is registered by class."""
+    return dict(_registered)
 
 
 def is_instance(value: object, *names: str) -> bool:

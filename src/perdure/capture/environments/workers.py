@@ -63,7 +63,8 @@ class Workers:
         reasons.append(("observations", observations["reason"]))
         doubts = [f"{what}: {reason}" for what, reason in reasons if reason]
         replays = any(state["environment"]["level"] == Level.E1.value for state in states)
-        return Outside({"observations": observations, "workers": states}, doubts, replays)
+        unproven = [found for state in states if (found := state["environment"]["unproven"])]
+        return Outside({"observations": observations, "workers": states}, doubts, replays, unproven)
 
     def check(self, owner: Any, state: Tree, component: str) -> None:
         """Compare every sub-environment, in its worker, with what was captured of it."""

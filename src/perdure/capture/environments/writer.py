@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
-from perdure.capture.environments.certificates import CERTIFICATES
 from perdure.capture.environments.plain import (
     GENERATORS,
     TAG,
@@ -20,6 +18,8 @@ from perdure.capture.environments.plain import (
     scalar_to_tree,
     summarise,
 )
+from perdure.capture.environments.proven import Unit, is_proven, layers_with, role_of
+from perdure.capture.environments.remembered import Remembered
 from perdure.capture.environments.traits import Traits, is_code, is_instance, traits_of
 
 __all__ = ["Writer", "captured_attributes", "identity"]
@@ -54,42 +54,19 @@ def _is_space(value: object) -> bool:
     return traits is not None and traits.is_space
 
 
-Fact = TypeVar("Fact")
-
-
-class _Remembered(Generic[Fact]):
-    """
-    A fact of live objects, each worked out once: a large transition table takes milliseconds to digest.
-
-    Args:
-        find: Works it out.
-    """
-
-    def __init__(self, find: Callable[[Any, Traits], Fact]) -> None:
-        self._find = find
-        # By id and not by hash: Gymnasium's spaces compare by value and have no hash.
-        self._known: dict[int, tuple[weakref.ref[Any], Fact]] = {}
-
-    def of(self, owner: Any, traits: Traits) -> Fact:
-        key = id(owner)
-        if key not in self._known or self._known[key][0]() is not owner:
-            forget = weakref.ref(owner, lambda _: self._known.pop(key, None))
-            self._known[key] = (forget, self._find(owner, traits))
-        return self._known[key][1]
-
-
-def identity(owner: Any, traits: Traits) -> dict[str, Any]:
+def identity(owner: Any) -> dict[str, Any]:
     """
     Say what a live object must agree on with a captured one before the state of one can go into the other.
 
     Returns:
         Id, arguments, number and constants, as they were when the object was first met; not to be changed.
     """
-    return _identities.of(owner, traits) if hasattr(owner, "__dict__") else {}
+    return _identities.of(owner) if hasattr(owner, "__dict__") else {}
 
 
-def _describe(owner: Any, traits: Traits) -> dict[str, Any]:
-    attributes = vars(owner)
+def _describe(owner: Any) -> dict[str, Any]:
+    attributes, traits = vars(owner), traits_of(owner)
+    assert traits is not None
     if traits.is_space:
         fixed = {name: value for name, value in attributes.items() if not _holds_spaces(value)}
         return {"constants": _summaries(fixed, traits.ignored | {"_np_random"})}
@@ -121,12 +98,7 @@ def _summaries(values: dict[str, Any], left_out: frozenset[str] = frozenset()) -
     return summaries
 
 
-def _doubt(owner: Any, _: Traits) -> str:
-    return CERTIFICATES.doubt_of(owner) if is_instance(owner, "Env") else ""
-
-
-_identities = _Remembered(_describe)
-_doubts = _Remembered(_doubt)
+_identities = Remembered(_describe)
 
 
 def _reference(key: str) -> Tree:
@@ -145,6 +117,7 @@ class Writer:
     def __init__(self, clock: Callable[[], float], aliased: frozenset[int] = frozenset()) -> None:
         self.shared: dict[str, Tree] = {}
         self.doubts: list[str] = []
+        self.unproven: list[str] = []
         self.replays = False
         self._clock = clock
         self._aliased = aliased
@@ -153,6 +126,8 @@ class Writer:
         self._kept: list[object] = []  # An id means something only while its object lives.
         self._open: set[int] = set()
         self._objects: dict[int, tuple[str, dict[str, Tree]]] = {}
+        self._layers: list[Any] = []
+        self._units: dict[int, Unit] = {}
         self._containers: dict[type, Callable[[Any], Tree]] = {
             np.ndarray: array_to_tree,
             list: lambda value: [self.write(item) for item in value],
@@ -167,6 +142,11 @@ class Writer:
     def aliases(self) -> frozenset[int]:
         """Ids of what was reached in more than one way and has to be written once, in another walk."""
         return frozenset(key for key, times in self._sightings.items() if times > 1) - self._aliased
+
+    @property
+    def units(self) -> list[Unit]:
+        """The environments that were met, and whatever else needs a proof."""
+        return list(self._units.values())
 
     def write(self, value: Any) -> Tree:
         """
@@ -241,19 +221,31 @@ class Writer:
         node: dict[str, Tree] = {TAG: "object", "class": type(owner).__qualname__}
         self._kept.append(owner)
         self._objects[id(owner)] = (f"object{len(self._objects)}", node)
-        node["identity"] = identity(owner, traits)
+        node["identity"] = identity(owner)
+        around, self._layers = self._layers, layers_with(self._layers, owner)
+        self._note(owner)
         node["attributes"], node["withheld"] = self._attributes(owner, traits)
-        against = traits.doubt or (_doubts.of(owner, traits) if hasattr(owner, "__dict__") else "")
-        if against:
-            self.doubts.append(against)
+        self._layers = around
+        if traits.doubt:
+            self.doubts.append(traits.doubt)
         if traits.accessors is not None:
             self._custom(node, owner, traits.accessors.get_state)
         if traits.extension is not None:
             outside = traits.extension.capture(owner)
             node["extension"] = outside.state
             self.doubts.extend(outside.doubts)
+            self.unproven.extend(outside.unproven)
             self.replays = self.replays or outside.replays
         return node
+
+    def _note(self, owner: Any) -> None:
+        proven, layers = is_proven(type(owner)), self._layers or [owner]
+        if proven and not role_of(owner):
+            return
+        unit = self._units.setdefault(id(layers[0]), Unit(layers))
+        unit.layers = max(unit.layers, layers, key=len)
+        if not proven:
+            unit.needed = min(unit.needed or len(layers), len(layers))
 
     def _attributes(self, owner: object, traits: Traits) -> tuple[dict[str, Tree], list[str]]:
         attributes, withheld = {}, []
