@@ -116,6 +116,8 @@ def capture_runner(runner: Any) -> dict[str, Any]:
         **found,
         "environment": tree,
         "needs_reset": runner._needs_initial_reset,  # noqa: SLF001 - none of it has a public name
+        # Of every first reset, and that is one in each evaluation.
+        "seed": runner._seed,  # noqa: SLF001
         "carried": pack(runner._cached_to_module),  # noqa: SLF001
         # What connectors on the way in left for those on the way out of the next step.
         "shared": pack(runner._shared_data),  # noqa: SLF001
@@ -161,6 +163,7 @@ def restore_runner(runner: Any, *, saved: dict[str, Any]) -> None:
         runner._needs_initial_reset = True  # noqa: SLF001
         return
     fill(runner.env, saved["environment"])
+    runner._seed = saved["seed"]  # noqa: SLF001
     runner._needs_initial_reset = saved["needs_reset"]  # noqa: SLF001
     runner._cached_to_module = unpack(saved["carried"])  # noqa: SLF001
     runner._shared_data = unpack(saved["shared"])  # noqa: SLF001
