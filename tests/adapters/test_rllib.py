@@ -424,6 +424,27 @@ def test_an_asynchronous_algorithm_says_what_it_lost(rows, tmp_path):
     assert report.grade is perdure.Grade.STATISTICAL
 
 
+@pytest.mark.long
+def test_each_trial_of_tune_has_a_run_of_its_own(rows, tmp_path):
+    """Trials whose runs are named by their settings continue when the same search is started again."""
+    from ray import tune
+
+    def name(algorithm):
+        return f"seed-{algorithm.config.seed}"
+
+    def search(iterations):
+        config = rows.ppo(life_of(None), 0).callbacks(perdure.rllib.checkpointing(tmp_path / "runs", run=name))
+        config.debugging(seed=tune.grid_search([1, 2]), log_level="ERROR")
+        ends = tune.RunConfig(stop={"training_iteration": iterations}, storage_path=str(tmp_path / "tune"), verbose=0)
+        return list(tune.Tuner("PPO", param_space=config, run_config=ends).fit())
+
+    first, second = search(2), search(4)
+
+    assert [result.error for result in first + second] == [None] * 4
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["seed-1", "seed-2"]
+    assert [list(result.metrics_dataframe["training_iteration"]) for result in second] == [[3, 4]] * 2
+
+
 def test_the_old_stack_is_refused(rows, tmp_path):
     """An algorithm of the old API stack is refused when it is built, with what to change."""
 

@@ -52,7 +52,7 @@ class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not
                 field="api_stack",
             )
         with ExitStack() as undone:
-            self.run = run = open_run(**type(self).options)
+            self.run = run = open_run(**_options_for(algorithm, type(self).options))
             undone.callback(run.close)
             _track(run, algorithm)
             run.boundary(moved=False)
@@ -106,13 +106,18 @@ def _track(run: Run, algorithm: Any) -> None:
     run.counters(**{STEP_COUNTER: 0})
 
 
+def _options_for(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:
+    name = options.get("run")
+    return {**options, "run": name(algorithm)} if callable(name) else options
+
+
 def checkpointing(where: str | os.PathLike[str] | None = None, **options: Any) -> type[Checkpointing]:
     """
     Make the callbacks class that saves an algorithm into a run.
 
     Args:
         where: Directory that holds runs; made absolute, because Ray works in directories of its own.
-        options: As for `perdure.open`.
+        options: As for `perdure.open`; ``run`` may be a function from the algorithm to a name, for trials of Tune.
 
     Example:
         >>> config.callbacks(perdure.rllib.checkpointing("runs", run="ppo"))  # doctest: +SKIP
