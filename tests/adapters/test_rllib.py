@@ -40,9 +40,9 @@ def rows():
         yield matrix.rows.rllib
 
 
-def life_of(store, *, seed=1, end_step=0, environments=None, save_steps=100):
+def life_of(store, *, seed=1, steps=STEPS, end_step=0, environments=None, save_steps=100):
     end = "cut" if end_step else ""
-    return Life(store, seed, STEPS, save_steps, end=end, end_step=end_step, environments=environments)
+    return Life(store, seed, steps, save_steps, end=end, end_step=end_step, environments=environments)
 
 
 def live(rows, make, store, **options):
@@ -261,6 +261,28 @@ def test_an_evaluation_beside_the_training_is_not_exact(rows, tmp_path):
     assert "a clock decides" in next(one.note for one in report.components if one.name == "evaluation-runners")
 
 
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN", pytest.param("SAC", marks=pytest.mark.long)])
+def test_settings_of_rllib_itself_go_on_exactly(algorithm, rows, tmp_path):
+    """An algorithm of which the program has set next to nothing goes on as one whose coefficients have schedules."""
+
+    def make(life):
+        config = getattr(rows, f"{algorithm}Config")().environment(
+            "Pendulum-v1" if algorithm == "SAC" else "CartPole-v1"
+        )
+        config.env_runners(num_env_runners=0).rl_module(model_config=rows.NETS).debugging(seed=life.seed)
+        config.reporting(min_sample_timesteps_per_iteration=rows.PER_ITERATION, min_time_s_per_iteration=0)
+        few = {"train_batch_size": 128, "minibatch_size": 64, "num_epochs": 2}
+        return config.training(**few if algorithm == "PPO" else {"num_steps_sampled_before_learning_starts": 64})
+
+    expected, _ = live(rows, make, None, steps=300)
+    live(rows, make, tmp_path, end_step=200, steps=300)
+    ended, report = live(rows, make, tmp_path, seed=2, steps=300)
+
+    assert report["step"] > 0
+    assert report["grade"] == "exact"
+    assert compare(expected, ended).places == ()
+
+
 def test_a_recurrent_net_goes_on_exactly(rows, tmp_path):
     """The hidden states of an LSTM in mid-episode are those that it had."""
 
@@ -358,6 +380,35 @@ def test_episodes_that_begin_anew_are_not_the_first_ones_again(rows, tmp_path):
     assert not set(first) & set(second)
 
 
+def test_multi_agent_episodes_begin_anew_and_the_report_says_so(rows, tmp_path):
+    """Learners, connectors and counts of a multi-agent training go on, its episodes do not."""
+    from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+
+    def algorithm():
+        return (
+            rows.PPOConfig()
+            .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+            .env_runners(num_env_runners=0)
+            .training(train_batch_size=64, minibatch_size=32, num_epochs=1)
+            .multi_agent(policies={"0", "1"}, policy_mapping_fn=lambda agent, *_, **__: str(agent))
+            .callbacks(perdure.rllib.checkpointing(**life_of(tmp_path).options))
+            .build_algo()
+        )
+
+    first = algorithm()
+    first.train()
+    first.stop()
+    second = algorithm()
+    report = run_of(second).report
+    second.train()
+    second.stop()
+    (note,) = (component.note for component in report.components if component.name == "runners")
+
+    assert report.grade is perdure.Grade.STATISTICAL
+    assert "the episodes of a MultiAgentEnvRunner are not captured" in note
+    assert second.iteration == 2
+
+
 class Crash(RLlibCallback):
     """Crashes a remote runner after an iteration."""
 
@@ -428,6 +479,7 @@ def test_an_asynchronous_algorithm_says_what_it_lost(rows, tmp_path):
 def test_each_trial_of_tune_has_a_run_of_its_own(rows, tmp_path):
     """Trials whose runs are named by their settings continue when the same search is started again."""
     from ray import tune
+    from ray.rllib.algorithms.ppo import PPO
 
     def name(algorithm):
         return f"seed-{algorithm.config.seed}"
@@ -436,7 +488,7 @@ def test_each_trial_of_tune_has_a_run_of_its_own(rows, tmp_path):
         config = rows.ppo(life_of(None), 0).callbacks(perdure.rllib.checkpointing(tmp_path / "runs", run=name))
         config.debugging(seed=tune.grid_search([1, 2]), log_level="ERROR")
         ends = tune.RunConfig(stop={"training_iteration": iterations}, storage_path=str(tmp_path / "tune"), verbose=0)
-        return list(tune.Tuner("PPO", param_space=config, run_config=ends).fit())
+        return list(tune.Tuner(PPO, param_space=config, run_config=ends).fit())
 
     first, second = search(2), search(4)
 

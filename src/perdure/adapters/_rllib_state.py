@@ -187,7 +187,11 @@ def _held(learner: Any) -> list[tuple[str, Any, Any]]:
 def _coefficients(learner: Any, *_: Any) -> dict[str, Any]:
     found = {}
     for name, owner, key in _held(learner):
-        value = owner[key]._curr_value if isinstance(owner[key], Scheduler) else owner[key]  # noqa: SLF001 - no public name
+        value = owner[key]
+        if isinstance(value, Scheduler):
+            if not value.use_schedule:  # fixed by the program
+                continue
+            value = value._curr_value  # noqa: SLF001
         if isinstance(value, torch.Tensor):
             found[name] = value.detach().cpu()
         elif isinstance(value, int | float | np.generic):
@@ -196,15 +200,21 @@ def _coefficients(learner: Any, *_: Any) -> dict[str, Any]:
 
 
 def _set_coefficients(learner: Any, *__: Any, saved: dict[str, Any]) -> None:
-    # They are made when they are first asked for, and what is not there yet is asked for here.
     for name, value in saved.items():
         attribute, _, key = name.partition(".")
-        owner = getattr(learner, attribute)
-        if isinstance(value, torch.Tensor):
-            found = owner[key]
-            (found._curr_value if isinstance(found, Scheduler) else found).data.copy_(value)  # noqa: SLF001
-        else:
+        owner = getattr(learner, attribute, None)
+        if owner is None:  # the program no longer has it
+            continue
+        if not isinstance(value, torch.Tensor):
             owner[key] = value
+            continue
+        # They are made when they are first asked for, and what is not there yet is asked for here.
+        found = owner[key]
+        if isinstance(found, Scheduler):
+            if not found.use_schedule:
+                continue
+            found = found._curr_value  # noqa: SLF001
+        found.data.copy_(value)
 
 
 class Replay:
