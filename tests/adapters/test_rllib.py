@@ -19,6 +19,7 @@ import numpy as np
 from matrix.life import CutError, Life
 from matrix.states import compare, flatten
 from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 import perdure
 import perdure.rllib
@@ -340,6 +341,62 @@ def test_a_program_that_was_refused_can_try_again(rows, interrupted, tmp_path):
 
     assert report.grade is perdure.Grade.EXACT
     assert algorithm.iteration > 0
+
+
+class Counting(ConnectorV2):
+    """A connector of a learner that counts its batches."""
+
+    batches = 0
+
+    def __call__(self, *, batch, **_):
+        self.batches += 1
+        return batch
+
+    def get_state(self, *_, **__):
+        return {"batches": self.batches}
+
+    def set_state(self, state):
+        self.batches = state["batches"]
+
+
+def test_connectors_of_a_learner_go_on(rows, tmp_path):
+    """What a connector between samples and learner has counted is there after a resume."""
+
+    def make(life):
+        return rows.ppo(life, 0).training(learner_connector=lambda *_: Counting())
+
+    def counted(algorithm):
+        (found,) = algorithm.learner_group.foreach_learner(
+            lambda learner: next(one.batches for one in learner._learner_connector if isinstance(one, Counting))
+        )
+        return found.get()
+
+    counts = []
+    for seed in (1, 2):
+        life = life_of(tmp_path, seed=seed)
+        with rows.built(make, life, perdure.rllib.checkpointing(**life.options)) as algorithm:
+            counts.append(counted(algorithm))
+            algorithm.train()
+            counts.append(counted(algorithm))
+
+    assert counts[0] == 0
+    assert counts[2] == counts[1] > 0
+
+
+@pytest.mark.long
+def test_an_algorithm_without_a_local_runner_goes_on_exactly(rows, tmp_path):
+    """Statistics that an algorithm merges by itself, because no local runner does, are those that they were."""
+
+    def make(life):
+        return rows.ppo(life, 1).env_runners(create_local_env_runner=False)
+
+    expected, _ = live(rows, make, None)
+    live(rows, make, tmp_path, end_step=450)
+    ended, report = live(rows, make, tmp_path, seed=2)
+
+    assert report["step"] > 0
+    assert report["grade"] == "exact"
+    assert compare(expected, ended).places == ()
 
 
 class Unknown(gymnasium.Env):
