@@ -153,6 +153,7 @@ def test_numbers_keep_their_types():
         [0.0, np.float32(0.1), np.float64(0.3)] * 20,
         [1, np.int64(2)] * 20,
         [0.5] * 40,
+        [np.float32(0.25)] * 40,
         [np.float32(0.1), 2],
         np.float32(0.1),
         float("inf"),
