@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RLLIB := .venv-rllib
 RLLIB_PIP := $(RLLIB)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(RLLIB)/constraints.txt
+RLLIB_TESTS := OMP_NUM_THREADS=1 $(RLLIB)/bin/python -m pytest -k rllib tests/adapters/test_rllib.py tests/matrix/test_rows.py
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
@@ -13,7 +14,7 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo    watch a distributed training lose its learner, an actor and its newest checkpoint, and go on"
 	@echo "make test    run all tests"
-	@echo "make test-rllib  run the tests of RLlib, which needs an environment of its own"
+	@echo "make test-rllib  run the tests of RLlib, also the long ones that 'make test' leaves out"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure against the peers that are installed"
 	@echo "make matrix  resume every algorithm and environment of every framework, and compare bit for bit"
@@ -44,11 +45,13 @@ $(RLLIB)/.made: constraints.txt pyproject.toml
 demo: $(VENV)/.demo
 	$(BIN)/perdure demo
 
-test: $(VENV)/.dev
+# Arguments choose among the tests of the first environment, so that a part of them never waits for the second one.
+test: $(VENV)/.dev $(if $(PYTEST_ARGUMENTS),,$(RLLIB)/.made)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGUMENTS)
+	$(if $(PYTEST_ARGUMENTS),,$(RLLIB_TESTS) -m 'not long')
 
 test-rllib: $(RLLIB)/.made
-	OMP_NUM_THREADS=1 $(RLLIB)/bin/python -m pytest tests/adapters/test_rllib.py tests/matrix/test_rows.py $(PYTEST_ARGUMENTS)
+	$(RLLIB_TESTS) $(PYTEST_ARGUMENTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import ray
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
@@ -23,6 +20,7 @@ import perdure.rllib
 from matrix.life import Life
 from matrix.row import Framework, Own, Row, State
 from matrix.rows._global import seed_spaces, seed_streams, streams, without
+from matrix.rows._ray import ray_running
 from matrix.steps import Steps
 from perdure.adapters._rllib_plain import pack
 from perdure.adapters._rllib_runners import capture_runner
@@ -88,18 +86,6 @@ def sampled(algorithm: Any) -> int:
 
 
 @contextmanager
-def ray_running() -> Iterator[None]:
-    """Have a Ray of one's own."""
-    warnings.simplefilter("ignore")  # what Ray says of itself is not what is tried here
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
 def built(make: Make, life: Life, *saving: type[RLlibCallback]) -> Iterator[Any]:
     """An algorithm of a life."""
     seed_streams(life.seed)
@@ -146,16 +132,22 @@ def training(make: Make) -> Callable[[Life], State]:
 def state_of(algorithm: Any) -> State:
     """Everything that a training consists of, by group."""
     learners = algorithm.learner_group.get_state()["learner"]
-    runners = algorithm.env_runner_group.foreach_env_runner(capture_runner)
     replay = getattr(algorithm, "local_replay_buffer", None)
     return {
         "parameters": learners["rl_module"],
         "optimizer": learners["optimizer"],
-        "environment": [without(runner, OF_THE_MOMENT) for runner in runners],
+        "environment": runners_of(algorithm.env_runner_group),
+        "evaluation": runners_of(algorithm.eval_env_runner_group),
         "replay": None if replay is None else replay_of(replay),
         "counters": {"iteration": algorithm.iteration, "sampled": sampled(algorithm)},
         "rng": streams(),
     }
+
+
+def runners_of(group: Any) -> list[State] | None:
+    """What the runners of a group hold, if there is such a group."""
+    runners = [] if group is None else group.foreach_env_runner(capture_runner)
+    return [without(runner, OF_THE_MOMENT) for runner in runners] or None
 
 
 def replay_of(replay: Any) -> State:
@@ -256,15 +248,16 @@ FRAMEWORK = Framework(
     "RLlib",
     ("ray", "gymnasium", "torch", "numpy"),
     (
-        _row("PPO", "CartPole-v1 x 2, MeanStdFilter", ppo, in_suite=True),
+        _row("PPO", "CartPole-v1 x 2, MeanStdFilter", ppo),
         _row("PPO, two remote runners", "CartPole-v1 x 2, MeanStdFilter", ppo, 2, in_suite=True),
         _row("PPO, a remote learner", "CartPole-v1 x 2, MeanStdFilter", partial(ppo, learners=1)),
-        _row("DQN, prioritized", "CartPole-v1", dqn, in_suite=True),
-        _row("DQN, prioritized, two remote runners", "CartPole-v1", dqn, 2),
+        _row("DQN, prioritized", "CartPole-v1", dqn),
+        _row("DQN, prioritized, two remote runners", "CartPole-v1", dqn, 2, in_suite=True),
         _row("SAC", "Pendulum-v1", sac),
         _row("SAC, two remote runners", "Pendulum-v1", sac, 2),
     ),
     not_saved={
+        "what an evaluation beside the training begins with": "a clock decides it, and the grade is `statistical`",
         "episodes of multi-agent runners": "they begin anew, and the grade is `statistical`",
         "samples in flight of asynchronous algorithms (IMPALA, APPO)": "nobody can ask for them",
         "replay buffers in actors of their own": "only the local buffer of an algorithm is saved",

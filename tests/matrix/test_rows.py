@@ -15,7 +15,8 @@ def server():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("module", "name"), ROWS, ids=[name for _, name in ROWS])
+@pytest.mark.timeout(600)  # three lives, each of which may take as long as the server lets it
+@pytest.mark.parametrize(("module", "name"), ROWS, ids=[f"{FRAMEWORKS[module].name} / {name}" for module, name in ROWS])
 def test_a_killed_training_ends_bit_identical(module, name, server, tmp_path):
     """A training that gets SIGKILL and is started again ends, 1,000 steps later, where one without perdure ends."""
     framework = FRAMEWORKS[module]

@@ -55,10 +55,8 @@ def _pack_list(value: list[Any]) -> Any:
     for holder, family in _FAMILIES:
         if kinds and kinds <= set(family):
             codes = {kind: code for code, kind in enumerate(family)}
-            return {
-                _NUMBERS: np.array(value, holder),
-                _KINDS: np.array([codes[type(item)] for item in value], np.uint8),
-            }
+            of_each = [codes[type(item)] for item in value] if len(kinds) > 1 else [codes[kinds.pop()]] * len(value)
+            return {_NUMBERS: np.array(value, holder), _KINDS: np.array(of_each, np.uint8)}
     if kinds == {tuple} and _are_rows(value):
         return {_ROWS: np.array(value, np.int64)}
     return [pack(item) for item in value]
@@ -96,6 +94,8 @@ def unpack(value: Any) -> Any:
 
 
 def _unpack_numbers(numbers: NDArray[Any], kinds: NDArray[np.uint8]) -> list[Any]:
+    if not kinds.any():
+        return list(numbers.tolist())
     family = next(family for holder, family in _FAMILIES if numbers.dtype == holder)
     return [
         number if kind == 0 else family[kind](number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,31 +44,47 @@ class Runners:
         self._doubt = doubt
         self.grade = Grade.STATISTICAL
 
-    def _ask(self, functions: list[Callable[[Any], Any]]) -> list[Any]:
-        """Have every runner called with a function of its own, the local one first."""
+    def _ask(self, functions: Sequence[Callable[[Any], Any]], *, of_all: bool = True) -> list[Any]:
+        """
+        Have every runner called with a function of its own, the local one first.
+
+        Args:
+            functions: One for each runner.
+            of_all: Whether a runner that has been lost is an error; its answer is None otherwise.
+        """
         local = self._group.local_env_runner
         answers = [] if local is None else [functions[0](local)]
         remote = functions[len(answers) :]
         if remote:
-            answers += self._group.foreach_env_runner(remote, local_env_runner=False, timeout_seconds=_ANSWER_SECONDS)
-        if len(answers) != len(functions):
-            raise DeadlineError(
-                f"cannot reach {self._name}: {len(functions) - len(answers)} of {len(functions)} did not answer",
-                kind="rllib.runner-silent",
-                hint="look at Ray's log of the runner; the same command continues from the newest checkpoint",
-                waited_seconds=_ANSWER_SECONDS,
-                holder=self._name,
+            found = dict(
+                self._group.foreach_env_runner(
+                    [partial(_answer, function=function) for function in remote],
+                    local_env_runner=False,
+                    timeout_seconds=_ANSWER_SECONDS,
+                )
             )
+            numbers = range(1, len(remote) + 1)
+            silent = [number for number in numbers if number not in found]
+            # Ray has noticed that a lost runner is lost, and starts it anew if it was told to.
+            if silent and (of_all or set(silent) & set(self._group.healthy_env_runner_ids())):
+                raise DeadlineError(
+                    f"cannot reach {self._name}: {len(silent)} of {len(functions)} did not answer",
+                    kind="rllib.runner-silent",
+                    hint="look at Ray's log of the runner; the same command continues from the newest checkpoint",
+                    waited_seconds=_ANSWER_SECONDS,
+                    holder=self._name,
+                )
+            answers += [found.get(number) for number in numbers]
         return answers
 
     def _count(self) -> int:
         return int(self._group.num_remote_env_runners()) + (self._group.local_env_runner is not None)
 
     def capture(self) -> object:
-        """What every runner holds, in the order of its number."""
-        runners = self._ask([capture_runner] * self._count())
-        reasons = sorted({reason for runner in runners for reason in runner["reasons"]})
-        unproven = sorted({found for runner in runners if (found := runner.get("unproven", ""))})
+        """What every runner holds, in the order of its number; None for one that has been lost."""
+        runners = self._ask([capture_runner] * self._count(), of_all=False)
+        reasons = sorted({reason for runner in runners for reason in _reasons(runner)})
+        unproven = sorted({found for runner in runners if runner and (found := runner.get("unproven", ""))})
         self.grade = Grade.STATISTICAL if reasons or unproven or self._doubt else Grade.EXACT
         return {"runners": runners, "reasons": reasons, "unproven": unproven}
 
@@ -85,20 +101,31 @@ class Runners:
         """
         Bring every runner to its state.
 
-        If there is another number of them, all get connectors and counts, and all begin new episodes.
+        If there is another number of them, all get connectors and counts, and all begin new episodes; so does one that
+        had been lost.
         """
         assert isinstance(tree, dict)
         saved = tree["runners"]
         self._group.sync_weights(
             from_worker_or_learner_group=self._learners, inference_only=True, timeout_seconds=_ANSWER_SECONDS
         )
+        any_of_them = next((one for one in saved if one is not None), None)
+        anew = partial(restore_connectors, saved=any_of_them)
         if len(saved) != self._count():
-            self._ask([partial(restore_connectors, saved=saved[0])] * self._count())
+            self._ask([anew] * self._count())
             return Shortfall(f"{len(saved)} runners were saved and there are {self._count()}: episodes begin anew")
-        self._ask([partial(restore_runner, saved=one) for one in saved])
+        self._ask([anew if one is None else partial(restore_runner, saved=one) for one in saved])
         if tree["reasons"]:
             return f"episodes begin anew: {'; '.join(tree['reasons'])}"
         return "; ".join([*tree.get("unproven", ()), *filter(None, [self._doubt])])
+
+
+def _answer(runner: Any, *, function: Callable[[Any], Any]) -> tuple[int, Any]:
+    return runner.worker_index, function(runner)
+
+
+def _reasons(runner: dict[str, Any] | None) -> list[str]:
+    return ["a runner had been lost"] if runner is None else list(runner["reasons"])
 
 
 def capture_runner(runner: Any) -> dict[str, Any]:
@@ -120,6 +147,8 @@ def capture_runner(runner: Any) -> dict[str, Any]:
         "environment": tree,
         "unproven": environments.unproven_of(tree),
         "needs_reset": runner._needs_initial_reset,  # noqa: SLF001 - none of it has a public name
+        # Of every first reset, and that is one in each evaluation.
+        "seed": runner._seed,  # noqa: SLF001
         "carried": pack(runner._cached_to_module),  # noqa: SLF001
         # What connectors on the way in left for those on the way out of the next step.
         "shared": pack(runner._shared_data),  # noqa: SLF001
@@ -137,9 +166,9 @@ def _is_driver(runner: Any) -> bool:
     return not runner.worker_index
 
 
-def check_runner(runner: Any, *, saved: dict[str, Any], name: str) -> Exception | None:
+def check_runner(runner: Any, *, saved: dict[str, Any] | None, name: str) -> Exception | None:
     """Compare one runner's environment, in its own process; gives the error, which would end the process if raised."""
-    if saved.get("environment") is None or getattr(runner, "env", None) is None:
+    if saved is None or saved.get("environment") is None or getattr(runner, "env", None) is None:
         return None
     try:
         environments.check(runner.env, saved["environment"], name)
@@ -148,10 +177,11 @@ def check_runner(runner: Any, *, saved: dict[str, Any], name: str) -> Exception 
     return None
 
 
-def restore_connectors(runner: Any, *, saved: dict[str, Any]) -> None:
-    """Give a runner connectors and counts, and have it begin new episodes."""
-    runner.set_state({key: value for key, value in unpack(saved["own"]).items() if key != _MODULE})
-    runner._needs_initial_reset = True  # noqa: SLF001
+def restore_connectors(runner: Any, *, saved: dict[str, Any] | None) -> None:
+    """Give a runner the connectors and counts of another one, and have it begin new episodes."""
+    if saved is not None:  # or all had been lost
+        runner.set_state({key: value for key, value in unpack(saved["own"]).items() if key != _MODULE})
+    _begin_anew(runner)
 
 
 def restore_runner(runner: Any, *, saved: dict[str, Any]) -> None:
@@ -161,10 +191,11 @@ def restore_runner(runner: Any, *, saved: dict[str, Any]) -> None:
     runner.set_state(own)
     if saved["streams"] is not None:
         GlobalGenerators().restore(saved["streams"])
-    if saved.get("environment") is None or saved["reasons"]:
-        runner._needs_initial_reset = True  # noqa: SLF001
+    if saved.get("environment") is None:
+        _begin_anew(runner)
         return
     fill(runner.env, saved["environment"])
+    runner._seed = saved["seed"]  # noqa: SLF001
     runner._needs_initial_reset = saved["needs_reset"]  # noqa: SLF001
     runner._cached_to_module = unpack(saved["carried"])  # noqa: SLF001
     runner._shared_data = unpack(saved["shared"])  # noqa: SLF001
@@ -173,3 +204,13 @@ def restore_runner(runner: Any, *, saved: dict[str, Any]) -> None:
     ongoing = {key: [unpack(chunk) for chunk in chunks] for key, chunks in saved["for_metrics"]["ongoing"].items()}
     runner._ongoing_episodes_for_metrics = defaultdict(list, ongoing)  # noqa: SLF001
     runner.metrics.set_state(unpack(saved["metrics"]))
+    if saved["reasons"] and not saved["needs_reset"]:
+        _begin_anew(runner)
+
+
+def _begin_anew(runner: Any) -> None:
+    """Have a runner begin new episodes, and not those that its seed began the run with."""
+    runner._needs_initial_reset = True  # noqa: SLF001
+    if runner._seed is not None:  # noqa: SLF001
+        steps = runner.num_env_steps_sampled_lifetime
+        runner._seed = environments.derive_reset_seed(str(runner._seed), str(runner.worker_index), steps)  # noqa: SLF001

@@ -9,6 +9,7 @@ every process and the replay buffer are taken beside it.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -21,6 +22,8 @@ from perdure.opening import open as open_run
 from perdure.run import Run
 
 STEP_COUNTER = "global_step"
+_BESIDE = "an evaluation beside the training begins with the weights of that moment, which a clock decides"
+_FREE = "RLlib gives remote evaluation runners counts and statistics only if they happen to be free"
 
 
 class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not looked at
@@ -48,23 +51,12 @@ class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not
                 hint="leave api_stack(...) out of the configuration: the new stack is the default",
                 field="api_stack",
             )
-        self.run = run = open_run(**type(self).options)
-        run.track(algorithm=AlgorithmState(algorithm), learners=Learners(algorithm))
-        if algorithm.env_runner_group is not None:
-            run.track(runners=Runners("the runners", algorithm.env_runner_group, algorithm.learner_group))
-        if algorithm.eval_env_runner_group is not None:
-            evaluation = Runners(
-                "the evaluation runners",
-                algorithm.eval_env_runner_group,
-                algorithm.learner_group,
-                doubt="the episodes of a resumed evaluation are not those that would have been",
-            )
-            run.track({"evaluation-runners": evaluation})
-        replay = getattr(algorithm, "local_replay_buffer", None)
-        if replay is not None:
-            run.track(replay=Replay(replay))
-        run.counters(**{STEP_COUNTER: 0})
-        run.boundary(moved=False)
+        with ExitStack() as undone:
+            self.run = run = open_run(**_options_for(algorithm, type(self).options))
+            undone.callback(run.close)
+            _track(run, algorithm)
+            run.boundary(moved=False)
+            undone.pop_all()
         self._watch(algorithm)
 
     def _watch(self, algorithm: Any) -> None:
@@ -97,13 +89,35 @@ class Checkpointing(RLlibCallback):  # type: ignore[misc] # types of Ray are not
         self.run.boundary()
 
 
+def _track(run: Run, algorithm: Any) -> None:
+    """Make an algorithm's parts known to a run."""
+    learners = algorithm.learner_group
+    run.track(algorithm=AlgorithmState(algorithm), learners=Learners(algorithm))
+    if algorithm.env_runner_group is not None:
+        run.track(runners=Runners("the runners", algorithm.env_runner_group, learners))
+    if algorithm.eval_env_runner_group is not None:
+        doubt = _FREE if algorithm.eval_env_runner_group.num_remote_env_runners() else ""
+        doubt = _BESIDE if algorithm.config.evaluation_parallel_to_training else doubt
+        evaluation = Runners("the evaluation runners", algorithm.eval_env_runner_group, learners, doubt)
+        run.track({"evaluation-runners": evaluation})
+    replay = getattr(algorithm, "local_replay_buffer", None)
+    if replay is not None:
+        run.track(replay=Replay(replay))
+    run.counters(**{STEP_COUNTER: 0})
+
+
+def _options_for(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:
+    name = options.get("run")
+    return {**options, "run": name(algorithm)} if callable(name) else options
+
+
 def checkpointing(where: str | os.PathLike[str] | None = None, **options: Any) -> type[Checkpointing]:
     """
     Make the callbacks class that saves an algorithm into a run.
 
     Args:
         where: Directory that holds runs; made absolute, because Ray works in directories of its own.
-        options: As for `perdure.open`.
+        options: As for `perdure.open`; ``run`` may be a function from the algorithm to a name, for trials of Tune.
 
     Example:
         >>> config.callbacks(perdure.rllib.checkpointing("runs", run="ppo"))  # doctest: +SKIP
