@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from matrix.row import load, module_names
+from matrix.not_saved import NOT_SAVED
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "matrix.json"
@@ -64,7 +63,7 @@ def sections(rows: list[dict[str, Any]]) -> list[str]:
 def _section(name: str, rows: list[dict[str, Any]]) -> str:
     lines = [f"### {name}", "", _versions(rows), "", _HEAD, *map(_line, rows), "", "Saved:", ""]
     lines += [f"- {component}" for component in sorted({each for row in rows for each in row["components"]})]
-    lost = dict(_not_saved(name))
+    lost = NOT_SAVED.get(name, {})
     if lost:
         lines += ["", "Not saved:", "", *(f"- {what}: {why}" for what, why in lost.items())]
     return "\n".join(lines)
@@ -108,12 +107,6 @@ def _own(own: dict[str, Any] | None) -> str:
     if "error" in own:
         return f"fails: {own['error']}"
     return "same" if own["bits"] == 0 else f"{own['bits']:,} bits, {own['relative_l2']:.1%} of the weights' length"
-
-
-def _not_saved(name: str) -> Iterator[tuple[str, str]]:
-    for framework in filter(None, map(load, module_names())):
-        if framework.name == name:
-            yield from framework.not_saved.items()
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str, str]:

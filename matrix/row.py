@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -75,13 +75,11 @@ class Framework:
         name: As people write it.
         packages: Whose versions the results are true of.
         rows: See `Row`.
-        not_saved: What a resume does not bring back, and why, for people.
     """
 
     name: str
     packages: tuple[str, ...]
     rows: tuple[Row, ...]
-    not_saved: Mapping[str, str] = field(default_factory=dict)
 
     def row(self, name: str) -> Row:
         """The row of that name."""

@@ -256,11 +256,4 @@ FRAMEWORK = Framework(
         _row("SAC", "Pendulum-v1", sac),
         _row("SAC, two remote runners", "Pendulum-v1", sac, 2),
     ),
-    not_saved={
-        "what an evaluation beside the training begins with": "a clock decides it, and the grade is `statistical`",
-        "episodes of multi-agent runners": "they begin anew, and the grade is `statistical`",
-        "samples in flight of asynchronous algorithms (IMPALA, APPO)": "nobody can ask for them",
-        "replay buffers in actors of their own": "only the local buffer of an algorithm is saved",
-        "the state of Tune's schedulers": "Tune keeps it by itself",
-    },
 )

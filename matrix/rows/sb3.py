@@ -283,10 +283,4 @@ FRAMEWORK = Framework(
     "Stable-Baselines3",
     ("stable_baselines3", "sb3_contrib", "gymnasium", "torch", "numpy"),
     tuple(_row(*names, *parts) for names, parts in _entries().items()),
-    not_saved={
-        "what a clock measures": "Monitor's `t` includes the time in between; `time/fps` does not",
-        "`time/iterations`": "the framework counts them from the last start",
-        "infos in a `HerReplayBuffer`": "they are no plain data, so `copy_info_dict=True` is refused",
-        "environments of ARS with `async_eval`": "they live in processes of their own and begin anew",
-    },
 )

@@ -236,10 +236,4 @@ FRAMEWORK = Framework(
         _row("SAC", "Pendulum-v1", sac),
         _row("TD3, Ornstein-Uhlenbeck noise", "Pendulum-v1", td3),
     ),
-    not_saved={
-        "environments in other processes (`SubprocVectorEnv`, `RayVectorEnv`)": "their episodes begin anew",
-        "infos that are Python objects": "they are no plain data; the grade is `statistical`",
-        "`HERReplayBuffer`, `CachedReplayBuffer`": "refused: they change or move rows that were written before",
-        "the logger's own position": "give it `resume_id` and the run's directory",
-    },
 )

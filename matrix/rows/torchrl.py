@@ -318,10 +318,4 @@ FRAMEWORK = Framework(
         _row("SAC", "Pendulum-v1", sac),
         _row("DDPG, Ornstein-Uhlenbeck noise", "Pendulum-v1", ddpg),
     ),
-    not_saved={
-        "what a collector in other processes carries": "its episodes begin anew, and the grade is `statistical`",
-        "trajectories in assembly (`trajs_per_batch`)": "they live in the collector's loop; the episodes begin anew",
-        "batches that a replay buffer has drawn in advance": "what a thread draws depends on when it runs",
-        "content of `ListStorage` and of storages on an accelerator": "refused: they hold objects, or are elsewhere",
-    },
 )

@@ -263,7 +263,7 @@ def test_an_evaluation_beside_the_training_is_not_exact(rows, tmp_path):
     assert "a clock decides" in next(one.note for one in report.components if one.name == "evaluation-runners")
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "DQN", pytest.param("SAC", marks=pytest.mark.long)])
+@pytest.mark.parametrize("algorithm", ["PPO", *(pytest.param(name, marks=pytest.mark.long) for name in ("DQN", "SAC"))])
 def test_settings_of_rllib_itself_go_on_exactly(algorithm, rows, tmp_path):
     """An algorithm of which the program has set next to nothing goes on as one whose coefficients have schedules."""
 
