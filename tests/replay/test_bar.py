@@ -1,6 +1,7 @@
 """What somebody who waits for a restore gets to see."""
 
 import io
+import os
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_a_terminal_gets_a_bar_that_ends_with_its_line():
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_a_bar_fits_into_its_line(columns, monkeypatch):
     """However narrow the terminal, no line is longer than it: one that wraps would pile up."""
-    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(Terminal, "fileno", lambda self: 1)
+    monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((columns, 24)))
     lines = shown(Terminal(), [10.0, 11.0, 12.0]).rstrip("\n").split("\r")[1:]
     assert all(len(line) < columns for line in lines)
     assert all("loading: " in line for line in lines)

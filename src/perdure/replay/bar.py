@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +13,7 @@ LOG_SECONDS = 30.0
 SHOWN_SECONDS = 0.1
 """Time between two changes of the bar."""
 _WIDTH = 30
+_USUAL_COLUMNS = 80
 _GIB = 2**30
 
 
@@ -61,7 +62,7 @@ class ProgressBar:
         text = f"{self._what}: {done_bytes / _GIB:.2f} of {total_bytes / _GIB:.2f} GiB ({share:.0%}, {rate:.2f} GiB/s)"
         if self._is_terminal:
             # A line that wraps would be written again and again below itself.
-            columns = shutil.get_terminal_size().columns - 1
+            columns = _columns(self._stream) - 1
             width = min(_WIDTH, max(0, columns - len(text) - 1))
             full = int(share * width)
             line = f"{'#' * full}{'-' * (width - full)} {text}"[:columns]
@@ -69,3 +70,10 @@ class ProgressBar:
         else:
             self._stream.write(f"{text}\n")
         self._stream.flush()
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
+    except (OSError, ValueError):  # a stream that only looks like a terminal
+        return _USUAL_COLUMNS
