@@ -114,14 +114,14 @@ class Client:
         layers = {type(layer).__name__ for layer in _layers(env)}
         if layers & _UNSEEN:
             return Level.E3
+        level, reason = level_of(capture_environment(env))
+        if level is Level.E3:
+            self._reset[reason] += 1
+            return level
         for layer in _layers(env):
             _settle(layer.action_space)
             _settle(layer.observation_space)
         tree = copy.deepcopy(capture_environment(env))
-        level, reason = level_of(tree)
-        if level is Level.E3:
-            self._reset[reason] += 1
-            return level
         actions = _actions(env)
         expected = _walk(env, actions)
         restore_environment(env, tree, reset_seed=0)

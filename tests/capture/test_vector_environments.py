@@ -16,6 +16,7 @@ from perdure.capture.environments import Level, capture_environment, environment
 from perdure.capture.environments.workers import Workers, serve
 from perdure.errors import DeadlineError, IncompatibleError, InvalidInputError
 from tests.capture.lives import Counting, assert_exact, exact, make_one, makers, travelled, vector_statistics
+from tests.waiting import wait_until
 
 
 def vector_transformed(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
@@ -177,3 +178,18 @@ def test_misfits_in_workers_are_found_before_anything_is_changed() -> None:
     finally:
         original.close()
         target.close()
+
+
+@pytest.mark.process
+def test_answers_of_a_step_that_failed_half_way_are_not_taken_for_a_capture() -> None:
+    """A step with too few actions leaves answers in the pipes: nothing is captured then, and it is said why."""
+    envs = AsyncVectorEnv(makers("CartPole-v1"))
+    try:
+        envs.reset(seed=1)
+        with pytest.raises(ValueError, match="shorter"):
+            envs.step(np.zeros(1, np.int64))
+        wait_until(lambda: any(pipe.poll() for pipe in envs.parent_pipes), 20)
+        level, reason = environment_level(envs)
+        assert (level, reason) == (Level.E3, "AsyncVectorEnv has answers that nobody has read")
+    finally:
+        envs.close(terminate=True)

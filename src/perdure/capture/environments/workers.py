@@ -164,7 +164,14 @@ def _not_idle(owner: Any) -> str:
     if None in owner.parent_pipes:
         return "has lost a worker"
     state = vars(owner)["_state"]
-    return "" if state.value == "default" else f"waits for a pending {state.value}"
+    if state.value != "default":
+        return f"waits for a pending {state.value}"
+    # A step that failed half-way, for want of an action, leaves answers behind that would be taken for ours.
+    # The pipe of a dead worker has its end to be read; that is found out, and told, when the worker is asked.
+    waiting = (
+        pipe.poll() and process.is_alive() for pipe, process in zip(owner.parent_pipes, owner.processes, strict=False)
+    )
+    return "has answers that nobody has read" if any(waiting) else ""
 
 
 def _copy_into(target: Any, source: Any) -> None:
