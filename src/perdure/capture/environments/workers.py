@@ -25,6 +25,7 @@ __all__ = ["Workers", "serve"]
 
 _ENTRY = "_perdure_serve"
 _COVERED = "_perdure_covered"
+_UNREAD = "has answers that nobody has read"
 _UNKNOWN_LOOP = "runs its workers in a loop that is not known"
 _LOOP_VARIABLES = frozenset({"env", "autoreset", "observation", "shared_memory"})
 
@@ -58,6 +59,8 @@ class Workers:
         states = self._ask(owner, [("capture", None)] * owner.num_envs)
         if None in states:
             return Outside(None, [f"AsyncVectorEnv {_UNKNOWN_LOOP}"])
+        if not all(isinstance(state, dict) for state in states):  # they were on their way when the pipes were looked at
+            return Outside(None, [f"AsyncVectorEnv {_UNREAD}"])
         observations = take(owner.observations)
         reasons = [(f"sub-environment {index}", state["reason"]) for index, state in enumerate(states)]
         reasons.append(("observations", observations["reason"]))
@@ -171,7 +174,7 @@ def _not_idle(owner: Any) -> str:
     waiting = (
         pipe.poll() and process.is_alive() for pipe, process in zip(owner.parent_pipes, owner.processes, strict=False)
     )
-    return "has answers that nobody has read" if any(waiting) else ""
+    return _UNREAD if any(waiting) else ""
 
 
 def _copy_into(target: Any, source: Any) -> None:
