@@ -424,7 +424,7 @@ def _removes_anything(files: Files, root: Path) -> None:
     files.remove_directory(root)
 
 
-def _believes_sizes(files: Files, root: Path, entry: FileEntry) -> memoryview:
+def _believes_sizes(files: Files, root: Path, entry: FileEntry, *_: object) -> memoryview:
     descriptor = perdure.files.reading.open_checked(files, root, entry)
     content = bytearray(entry.bytes)
     perdure.files.reading.read_all(files, descriptor, memoryview(content))
@@ -432,7 +432,7 @@ def _believes_sizes(files: Files, root: Path, entry: FileEntry) -> memoryview:
     return memoryview(content)
 
 
-def _believes_anything(files: Files, root: Path, entry: FileEntry) -> memoryview:
+def _believes_anything(files: Files, root: Path, entry: FileEntry, *_: object) -> memoryview:
     return memoryview((root / entry.path).read_bytes())
 
 

@@ -132,8 +132,11 @@ def outside(tmp_path: Path) -> Iterator[Callable[[str], Outside]]:
 
 
 def member_that(on_sigterm: str) -> str:
-    """Script of a member that says its pid."""
-    return f"import os, signal, sys; signal.signal(signal.SIGTERM, {on_sigterm}); print(os.getpid()); signal.pause()"
+    """Script of a member that says its pid, and waits on a pipe: a signal just before a pause would never end it."""
+    return (
+        "import os, signal, sys; end, begin = os.pipe(); os.set_blocking(begin, False); signal.set_wakeup_fd(begin); "
+        f"signal.signal(signal.SIGTERM, {on_sigterm}); print(os.getpid()); os.read(end, 1); os.read(end, 1)"
+    )
 
 
 @pytest.mark.parametrize(
