@@ -7,6 +7,7 @@ save is durable for all of them, a load begins with cold caches, and loads alter
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from functools import partial
@@ -132,12 +133,20 @@ def measure_reading(
     rings.clear()
     # In processes of their own: memory that another one has left would be ready at hand, which new memory never is.
     contenders = ("plain", "verified", "plain-into-memory", "verified-into-memory")
-    times = alternate(
-        {name: lambda name=name: processes.run(read, name, case, count, folder)["seconds"] for name in contenders},
-        rounds,
-        1,
-    )
+    worked: dict[str, list[float]] = {name: [] for name in contenders}
+
+    def measured(name: str) -> float:
+        result = processes.run(read, name, case, count, folder)
+        worked[name].append(result["cpu_seconds"] / (os.cpu_count() or 1))
+        return float(result["seconds"])
+
+    times = alternate({name: partial(measured, name) for name in contenders}, rounds + 2, 1)
     figures.append(ratio(f"F7@{label}:verified-read", times, "plain", "verified", ">=0.95"))
+    # Where a host keeps the disk's bytes in its memory, reads are faster than all processors together can digest.
+    plain, busy = summary(times["plain"])["median"], summary(worked["verified"])["median"]
+    figures.append(
+        figure(f"F7@{label}:verified-read:limit", plain / max(plain, busy), "", {"busy_seconds": worked["verified"]})
+    )
     figures.append(ratio(f"F7@{label}:eager", times, "plain-into-memory", "verified-into-memory", ">=0.9"))
     return figures
 

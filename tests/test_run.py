@@ -819,7 +819,7 @@ def test_damage_found_behind_a_restore_puts_the_checkpoint_aside(tmp_path):
     segment.unlink()
     segment.write_bytes(content)
     with pytest.raises(CorruptionError), opened(tmp_path, save=None, keep=None) as run:
-        run.track(replay=RingComponent(ring(), load="map"))
+        run.track(replay=ring())
         run.counters(global_step=0)
         run.restore()
         while True:

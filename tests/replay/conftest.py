@@ -22,8 +22,7 @@ class Small:
         return RingBuffer(capacity, COLUMNS, rng=settings.pop("rng", 3), **settings)
 
     def component(self, ring, **settings):
-        """Make a component with segments of 8 wide rows, mapped though they are small, and of 10 narrow ones."""
-        settings.setdefault("load", "map")
+        """Make a component with segments of 8 wide rows and of 10 narrow ones."""
         return RingComponent(ring, wide_bytes=8 * 2048, narrow_bytes=50, **settings)
 
     def add(self, ring, count):

@@ -53,7 +53,7 @@ def filled(count, capacity=64, **settings):
 
 def component(ring, **settings):
     """A component that codes, with segments of 16 rows; every coding is taken to be as fast as every other."""
-    settings = {"codec": "auto", "load": "map"} | settings
+    settings.setdefault("codec", "auto")
     return RingComponent(ring, wide_bytes=16 * 3 * 1024, narrow_bytes=400, clock_seconds=lambda: 0.0, **settings)
 
 

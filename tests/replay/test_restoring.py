@@ -228,17 +228,6 @@ def test_network_file_systems_are_read_instead(small, saved, monkeypatch):
     assert "mapped " not in note.replace("not mapped", "")
 
 
-def test_a_small_ring_is_read_and_a_large_one_is_mapped(small, saved, monkeypatch):
-    """Unless it is told otherwise a restore maps only what would take long to read, and says which it did."""
-    ring, note = bring_back(small, saved, load="auto")
-    assert small.numbers(ring) == list(range(20, 70))
-    assert "less than 256 MiB are not mapped" in note
-    monkeypatch.setattr(restoring, "MAPPED_FROM_BYTES", 50 * (2 * 1024 + 5))
-    ring, note = bring_back(small, saved, load="auto")
-    assert small.numbers(ring) == list(range(20, 70))
-    assert note.startswith("mapped")
-
-
 def test_too_many_mappings_are_read_instead(small, saved, monkeypatch):
     """Where the process may not map so many files they are read, and the note gives the numbers."""
     monkeypatch.setattr(restoring, "mappings_left", lambda: 3)
@@ -256,7 +245,7 @@ def test_this_machines_limits_are_found(tmp_path):
     assert 0 < mapping.mappings_left() < 10**7
 
 
-@pytest.mark.parametrize("load", ["map", "read"])
+@pytest.mark.parametrize("load", ["auto", "read"])
 def test_progress_is_reported_to_the_end(small, saved, load):
     """Verifying before use and reading report bytes done, rising to all of them."""
     seen = []

@@ -368,8 +368,8 @@ class FrameworkRing:
 
 
 def framework_component(ring, **settings):
-    """A component of four-row segments, which are mapped though they are small."""
-    return RingComponent(ring, wide_bytes=4 * 4096, **{"load": "map"} | settings)
+    """A component of four-row segments."""
+    return RingComponent(ring, wide_bytes=4 * 4096, **settings)
 
 
 @pytest.mark.parametrize("count", [0, 5, 32, 50])

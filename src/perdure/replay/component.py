@@ -42,7 +42,7 @@ from perdure.replay.writing import Coder, Images, SegmentWriter
 
 _CHOICES = {
     "verify": ("background", "first-touch", "eager"),
-    "load": ("auto", "map", "read"),
+    "load": ("auto", "read"),
     "damaged": ("refuse", "drop"),
     "codec": ("raw", "auto"),
 }
@@ -83,8 +83,7 @@ class RingComponent:
             before all have been compared.
             ``first-touch`` compares a segment before a sample of it is handed out. ``eager`` compares all before the
             restore returns.
-        load: ``map`` maps files unless they lie on a network; ``read`` reads them all. ``auto`` maps what is large and
-            reads what is not, which takes a moment once and makes every later sample a little faster.
+        load: ``auto`` maps files where that is wise and reads them where it is not; ``read`` reads them all.
         damaged: ``refuse`` raises if a segment is gone or damaged; ``drop`` goes on without its transitions.
         codec: ``raw`` writes rows as they are, which can be mapped. ``auto`` tries at each save, column by column, what
             makes them smaller: frames that repeat kept once, LZ4 and Zstandard where they are installed. Coded segments

@@ -48,11 +48,6 @@ class Header:
         """All columns by name."""
         return {column.name: column for group in self.groups for column in group.columns}
 
-    @property
-    def bytes(self) -> int:
-        """What all rows of its columns take in memory."""
-        return self.state.capacity * sum(column.row_bytes for column in self.columns.values())
-
     def group(self, prefix: str) -> Group:
         """The group of that prefix."""
         return next(group for group in self.groups if group.prefix == prefix)

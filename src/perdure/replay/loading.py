@@ -30,7 +30,10 @@ from perdure.replay.coding import CodedFile
 from perdure.replay.header import Header
 from perdure.replay.layout import Place, plan_rows
 from perdure.replay.mapping import MappedMemory
-from perdure.replay.verification import READERS, STRIDE_BYTES, Done, Doubt, damaged_segment
+from perdure.replay.verification import READERS, Done, Doubt, damaged_segment
+
+_STRIDE_BYTES = 1024 * 1024
+"""Large enough for reads past the page cache, each of which waits for the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +147,8 @@ def _is_paged(target: memoryview, offset: int) -> bool:
 def _strides(target: memoryview) -> Iterator[memoryview]:
     """Cut at multiples of the stride, and where whole pages end: only the rest then needs another way."""
     whole = len(target) - len(target) % PAGE_BYTES
-    for start in range(0, whole, STRIDE_BYTES):
-        yield target[start : min(start + STRIDE_BYTES, whole)]
+    for start in range(0, whole, _STRIDE_BYTES):
+        yield target[start : min(start + _STRIDE_BYTES, whole)]
     if whole < len(target):
         yield target[whole:]
 
@@ -190,7 +193,7 @@ class Loader:
             StoreError: The process has too many mappings.
         """
         self._is_direct = is_local
-        for column in {column.name for task in to_read if task.is_mappable for column in task.columns}:
+        for column in {column.name for task in to_read for column in task.columns}:
             self._memory[column].expect_all()
         with ThreadPoolExecutor(READERS, "perdure-read") as pool:
             running = {pool.submit(self._read_file, task): task for task in to_read}

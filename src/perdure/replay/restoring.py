@@ -24,8 +24,6 @@ from perdure.replay.rings import Columns, Ring, RingContent
 from perdure.replay.rows import column_of
 from perdure.replay.verification import Doubt, Errand, find_all_damage, find_damage
 
-MAPPED_FROM_BYTES = 256 * 2**20
-"""Less is read in the blink of an eye, and lies in large pages then: each later sample is faster by a sixth or so."""
 UNCOUNTED_MAPPINGS = 1024
 """So many fit into every process: one in sixty of what Linux allows by default."""
 
@@ -201,8 +199,7 @@ class _Restore:
         loader = Loader(self._source, self._files, self._header.state.capacity, self._header.groups, self._dtypes)
         wide = [task for task in tasks if task.is_mappable]
         file_system, is_local = self._file_system()
-        is_small = self._options.load == "auto" and self._header.bytes < MAPPED_FROM_BYTES
-        refusal = _refuse_mapping(wide, file_system, is_wise=is_local, is_small=is_small)
+        refusal = _refuse_mapping(wide, file_system, is_wise=is_local)
         is_read = bool(refusal) or self._options.load == "read"
         is_eager = is_read or must_verify or self._options.verify == "eager"
         # What an interrupted attempt has found whole is mapped if it can be; the rest is done now.
@@ -319,14 +316,12 @@ def _moved(array: NDArray[Any], repacking: Repacking) -> NDArray[Any]:
     return moved
 
 
-def _refuse_mapping(wide: Sequence[Task], file_system: str, *, is_wise: bool, is_small: bool) -> str:
-    """Why files are not mapped; '' if they can and shall be."""
+def _refuse_mapping(wide: Sequence[Task], file_system: str, *, is_wise: bool) -> str:
+    """Why files cannot be mapped; '' if they can."""
     if not wide:
         return ""
     if not is_wise:
         return f"files on {file_system} are not mapped"
-    if is_small:
-        return f"less than {MAPPED_FROM_BYTES // 2**20} MiB are not mapped"
     needed = sum(len(task.places) for task in wide)
     # Counting what a process has mapped takes as long as mapping a few thousand files.
     left = mappings_left() if needed > UNCOUNTED_MAPPINGS else needed

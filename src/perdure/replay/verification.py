@@ -22,8 +22,8 @@ from perdure.errors import CorruptionError, DeadlineError, InternalError, Perdur
 from perdure.files.door import Files, explained
 from perdure.files.reading import allocate
 
-STRIDE_BYTES = 1024 * 1024
-"""Small enough that a digest finds what was just read in the processor's cache."""
+STRIDE_BYTES = 256 * 1024
+"""Small enough that a digest finds what was just read in the processor's own cache."""
 READERS = 4
 SILENCE_SECONDS = 120.0
 """One segment takes milliseconds, seconds on a slow network; after this long without one the disk is stuck."""
