@@ -64,6 +64,25 @@ def measure_case(processes: Processes, case: str, count: int, rounds: int, *, is
     return figures
 
 
+def measure_large(processes: Processes, count: int, rounds: int) -> list[dict[str, Any]]:
+    """Time to the first batch of a buffer of twice the size, where what a start costs in any case weighs less."""
+    label, figures = f"frames-{count:,}".replace(",", "_"), []
+    with scratch() as where:
+        say(f"{label}: perdure")
+        processes.run(save, "perdure", "frames", count, where / "perdure")
+        for name in filter(is_installed, PEERS):
+            say(f"{label}: {name}")
+            processes.run(save, name, "frames", count, where / name)
+            loads: dict[str, list[dict[str, float]]] = {"perdure": [], name: []}
+            for number in range(rounds):
+                for which in ("perdure", name) if number % 2 else (name, "perdure"):
+                    loads[which].append(processes.run(load, which, "frames", count, where / which))
+            first = {key: median(values, "batch_seconds") for key, values in loads.items()}
+            shutil.rmtree(where / name)
+            figures.append(figure(f"F7@{label}:{name}", first[name] / first["perdure"], ">=100", {"loads": loads}))
+    return figures
+
+
 def median(measured: list[dict[str, float]], field: str) -> float:
     """The median of one thing that was measured several times."""
     return summary([values[field] for values in measured])["median"]
@@ -238,6 +257,8 @@ def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of ev
     figures = []
     for case, count in sizes.items():
         figures += measure_case(processes, case, count, rounds, is_large=case == "frames" and not quick)
+    if not quick:
+        figures += measure_large(processes, 2 * sizes["frames"], rounds)
     say("codings, and sizes beyond memory")
     figures += measure_codings(2_000 if quick else 20_000)
     figures += measure_flatness()
