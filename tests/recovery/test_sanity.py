@@ -196,6 +196,27 @@ def test_a_module_that_cannot_be_tried_out_is_a_note():
     assert "could not be tried out" in notes[0]
 
 
+def test_a_step_that_cannot_be_taken_is_a_note():
+    """A gradient that cannot be had, such as that of a recurrent net of cuDNN in eval mode, stops no restore."""
+
+    class OneWay(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return x * 2
+
+        @staticmethod
+        def backward(*_):
+            raise RuntimeError("backward can only be called in training mode")
+
+    class Recurrent(nn.Linear):
+        def forward(self, x):
+            return OneWay.apply(super().forward(x))
+
+    notes = []
+    assert [] == check(Recurrent(4, 2), notes=notes)
+    assert ["net: could not be tried out: RuntimeError: backward can only be called in training mode"] == notes
+
+
 def test_what_is_called_with_keywords_is_left_alone():
     """A part that needs more than its one input is not tried with less."""
 

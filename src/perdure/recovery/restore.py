@@ -118,6 +118,8 @@ class Recovery:
             candidates: Newest first.
             may_fall_back: Whether a later candidate may stand in for a damaged one.
 
+        One that fails its sanity check is put aside once a later one has passed; if none does, all stay.
+
         Returns:
             What was restored, or None if no candidate could be.
 

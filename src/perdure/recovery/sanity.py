@@ -100,18 +100,21 @@ def _try_out(
     if name not in modules:
         return []
     try:
-        original = modules[name].get_submodule(path)
-        trial = copy.deepcopy(original)
-        outputs = _outputs(trial, example)
+        trial = copy.deepcopy(modules[name].get_submodule(path))
+        return _judge(key, trial, example, _rate(modules[name], optimizers))
     except Exception as error:  # noqa: BLE001 - code of the program's, which raises what it likes
         # The checkpoint is not to blame: its values fit the module. If training fails in the same way it will say so.
         note(f"{key} could not be tried out: {type(error).__name__}: {error}")
         return []
+
+
+def _judge(key: str, trial: Any, example: Any, rate: float) -> list[str]:
+    outputs = _outputs(trial, example)
     if any(_is_hopeless(output) for output in outputs):
         return [f"{key} gives values that are not finite on an input it was trained on"]
     if not outputs or not outputs[-1].requires_grad or not loaded_torch().isfinite(outputs[-1]).all():
         return []
-    return _try_step(key, trial, outputs[-1], _rate(modules[name], optimizers))
+    return _try_step(key, trial, outputs[-1], rate)
 
 
 def _outputs(trial: Any, example: Any) -> list[Any]:
