@@ -117,7 +117,7 @@ def _act(scenario: Scenario, act: str, number: int) -> None:
         "remove": lambda: scenario.remove(found[-1]) if len(found) > 1 else None,
         "retain": lambda: scenario.retain(Last(1)),
         "quarantine": lambda: scenario.quarantine(found[0]) if len(found) > 2 else None,
-        "pin": lambda: scenario.pin(found[-1], f"pin-{step}") if found and not pins else None,
+        "pin": lambda: scenario.pin(found[-1], f"pin-{number}-at-{step}") if found and not pins else None,
         "unpin": lambda: scenario.unpin(pins[0]) if pins else None,
         "note": lambda: scenario.note("marker.json", f"{number}.{step}"),
         "forget": lambda: scenario.forget("marker.json"),
