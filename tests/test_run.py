@@ -859,3 +859,57 @@ def test_a_restore_of_less_than_was_saved_is_not_called_exact(newest, grade, tmp
         run.track(replay=RingComponent(ring(), restore=Recent(newest)))
 
         assert grade == run.restore().grade.value
+
+
+@pytest.mark.parametrize("value", [float("-inf"), float("inf"), -3, 2**70, 0.1, "text", None, True, (1, 2), [1, "a"]])
+def test_a_counter_comes_back_as_it_was(tmp_path, value):
+    """Counters keep type and value, also where JSON has no form for them, as for the best return so far of -inf."""
+    for given in (value, None):
+        with perdure.open(tmp_path, run="r", save=None, quiet=True) as run:
+            counters = run.counters(best=given)
+            run.restore()
+            assert (counters.best, type(counters.best)) == (value, type(value))
+            run.save().wait()
+
+
+def test_a_counter_of_numpy_becomes_a_plain_number(tmp_path):
+    """A count that NumPy has added up is saved as the number that it is."""
+    for given in (np.int64(3), 0):
+        with perdure.open(tmp_path, run="r", save=None, quiet=True) as run:
+            counters = run.counters(episodes=given)
+            run.restore()
+            assert counters.episodes == 3
+            run.save().wait()
+
+
+def test_a_counter_that_is_an_array_is_refused_by_name(tmp_path):
+    """Counters hold numbers and text; the error says where arrays go."""
+    with perdure.open(tmp_path, run="r", save=None, quiet=True) as run:
+        run.counters(seen=np.zeros(3))
+        run.restore()
+        with pytest.raises(InvalidInputError, match="counter 'seen'") as caught:
+            run.save()
+    assert caught.value.kind == "counters.array"
+    assert "run.locals" in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_a_metric_that_is_not_finite_comes_back(tmp_path, value):
+    """A diverged loss is a fact of the run, and stays what it was."""
+    with perdure.open(tmp_path, run="r", save=None, quiet=True) as run:
+        run.restore()
+        run.metric("loss", value)
+        run.save().wait()
+    with perdure.open(tmp_path, run="r", save=None, quiet=True) as run:
+        run.restore()
+        assert repr(run._tracked.metrics["loss"]) == repr(value)
+
+
+def test_settings_are_kept_as_plain_values_and_compared_as_such(tmp_path):
+    """Settings that JSON has no form for are kept as text; a resume with the same ones reports no difference."""
+    config = {"rate": np.float32(0.5), "sizes": (64, 64), "where": tmp_path, "steps": 10**6}
+    for _ in range(2):
+        with perdure.open(tmp_path, run="r", config=config, save=None, quiet=True) as run:
+            report = run.restore()
+            run.save().wait()
+    assert not [note for note in report.notes if "config" in note]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from perdure.capture.arrays import array_type, convert
 from perdure.capture.numbers import GLOBAL_NAME, GlobalGenerators
 from perdure.capture.objects import is_module, is_optimizer
 from perdure.capture.probes import PROBES_NAME, Probes, generator_versions, learning_rates, next_draws
@@ -14,6 +16,7 @@ from perdure.capture.registry import expand, make_component
 from perdure.core.component import Component, writes_parts
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
+from perdure.core.tree import encode_structure, flatten, unflatten
 from perdure.errors import InvalidInputError
 from perdure.namespaces import Namespace, declare, refill, values_of
 from perdure.recovery.sanity import failures
@@ -36,7 +39,7 @@ class Tracked:
     """
 
     def __init__(self, config: Mapping[str, Any], unpickle: Collection[str] = ()) -> None:
-        self._config = dict(config)
+        self._config = _as_json(config)
         self._unpickle = frozenset(unpickle)
         self._probes = Probes()
         self._generators = GlobalGenerators()
@@ -117,13 +120,16 @@ class Tracked:
 
         Returns:
             What makes the file's bytes; may be called later and in another thread, whatever has changed by then.
+
+        Raises:
+            InvalidInputError: Kind ``tree.unsupported`` or ``counters.array``: a counter holds what cannot be stored.
         """
-        now = msgspec.json.encode(
+        now = encode_structure(
             {
-                "counters": values_of(self.counters),
+                "counters": _structure_of(values_of(self.counters)),
                 "loops": self.positions,
                 "config": self._config,
-                "evaluation": {"metrics": self.metrics, "step": self.global_step},
+                "evaluation": {"metrics": _structure_of(self.metrics), "step": self.global_step},
             }
         )
         rates = learning_rates(self._kind(is_optimizer))
@@ -140,10 +146,10 @@ class Tracked:
     def restore_meta(self, meta: Mapping[str, Any]) -> None:
         """Bring counters, loops and metrics to the content of ``meta.json``."""
         differences: list[str] = []
-        refill(self.counters, meta.get("counters", {}), differences.append)
+        refill(self.counters, unflatten(meta.get("counters", {}), {}, convert), differences.append)
         self.positions = dict(meta.get("loops", {}))
-        metrics = meta.get("evaluation", {}).get("metrics", {})
-        # JSON has no form for a value that is not finite; it was saved as null.
+        metrics = unflatten(meta.get("evaluation", {}).get("metrics", {}), {}, convert)
+        # Early versions saved a metric that is not finite as null.
         self.metrics = {name: float("nan") if value is None else value for name, value in metrics.items()}
         saved = meta.get("config", {})
         self.notes = [f"counter {name} is on one side only" for name in differences]
@@ -161,6 +167,38 @@ class Tracked:
 
     def _kind(self, matches: Callable[[object], bool]) -> dict[str, Any]:
         return {name: value for name, value in self.objects.items() if matches(value)}
+
+
+def _structure_of(values: Mapping[str, Any]) -> Any:
+    """Plain values as a structure without arrays: JSON has no form for what is not finite, nor for NumPy's numbers."""
+    flat = flatten(
+        {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}, array_type
+    )
+    for name in flat.arrays:
+        raise InvalidInputError(
+            f"cannot save counter {name!r}: it is an array, and counters hold numbers and text",
+            kind="counters.array",
+            hint="take the number out of it (.item()), or keep it in run.locals(...)",
+            field=name,
+        )
+    return flat.structure
+
+
+def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a reader of the checkpoint will find them: what JSON has no form for, as text."""
+
+    def as_text(value: object) -> object:
+        return value.item() if isinstance(value, np.generic) else str(value)
+
+    try:
+        return dict(msgspec.json.decode(msgspec.json.encode(dict(config), enc_hook=as_text)))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidInputError(
+            f"cannot keep the settings of this run: {error}",
+            kind="config.unsupported",
+            hint="config= takes names and plain values, as JSON does",
+            field="config",
+        ) from error
 
 
 class _Locals:

@@ -17,7 +17,7 @@ from perdure.core.component import Component, ContentPart, Part, TreeComponent, 
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
 from perdure.core.tensorfile import header_bytes, parse_header
-from perdure.core.tree import flatten, unflatten
+from perdure.core.tree import encode_structure, flatten, unflatten
 from perdure.errors import CorruptionError
 
 
@@ -116,7 +116,7 @@ def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copy
             copying.copy(image.moves(flat.arrays))
         parts.append(content_part(path, image.content, image.path))
     if not flat.array_type:
-        parts.append(content_part(f"{stem}.json", msgspec.json.encode(flat.structure) + b"\n"))
+        parts.append(content_part(f"{stem}.json", encode_structure(flat.structure)))
     return tuple(parts), flat.array_type
 
 

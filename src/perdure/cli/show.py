@@ -11,6 +11,7 @@ from perdure.cli.exits import Exit, judge
 from perdure.cli.text import Cell, Word, ago_text, count_text, number_text, size_text
 from perdure.cli.verb import Context, Verb, argument
 from perdure.core.manifest import short_id
+from perdure.core.tree import unflatten
 from perdure.inspection import CheckpointDetail
 from perdure.inspection.verification import in_brief
 
@@ -65,7 +66,7 @@ def _facts(detail: CheckpointDetail) -> Iterator[tuple[str, Cell]]:
         yield "algorithm", detail.algorithm
     for name, values in (
         ("metrics", checkpoint.metrics),
-        ("counters", _section(detail.meta, "counters")),
+        ("counters", unflatten(_section(detail.meta, "counters"), {}, lambda stored, _: stored)),
         ("config", _section(detail.meta, "config")),
         ("versions", detail.versions),
         ("host", detail.host),

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perdure.errors import CorruptionError
+from perdure.errors import CorruptionError, InvalidInputError
 
 ELEMENT_BYTES = {
     "F64": 8, "I64": 8, "U64": 8, "C64": 8,
@@ -26,6 +26,8 @@ ELEMENT_BYTES = {
 DATA_ALIGNMENT_BYTES = 64
 MAXIMUM_HEADER_BYTES = 16 * 1024 * 1024
 MAXIMUM_TENSORS = 100_000
+METADATA = "__metadata__"
+"""The name in a header that is no tensor's."""
 _LENGTH_BYTES = 8
 
 
@@ -61,9 +63,14 @@ class Layout:
 
 
 def plan_layout(specs: Sequence[TensorSpec], metadata: dict[str, str] | None = None) -> Layout:
-    """Lay tensors out in one file; equal specs always give equal bytes."""
+    """
+    Lay tensors out in one file; equal specs always give equal bytes.
+
+    Raises:
+        InvalidInputError: Kind ``tensorfile.unreadable``: no reader would take the file.
+    """
     ordered = sorted(specs, key=lambda spec: (-ELEMENT_BYTES[spec.dtype], spec.name))
-    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    header: dict[str, object] = {METADATA: metadata} if metadata else {}
     position = 0
     for spec in ordered:
         end = position + spec.size_bytes
@@ -73,12 +80,36 @@ def plan_layout(specs: Sequence[TensorSpec], metadata: dict[str, str] | None = N
             "data_offsets": [position, end],
         }
         position = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = _header_text(header, specs)
     data_start = -(-(_LENGTH_BYTES + len(text)) // DATA_ALIGNMENT_BYTES) * DATA_ALIGNMENT_BYTES
     text = text.ljust(data_start - _LENGTH_BYTES, b" ")
     prefix = len(text).to_bytes(_LENGTH_BYTES, "little") + text
     offsets = _offsets(ordered, data_start)
     return Layout(prefix, offsets, data_start + position)
+
+
+def _header_text(header: dict[str, object], specs: Sequence[TensorSpec]) -> bytes:
+    """The header's JSON; what `parse_header` refuses is refused here, while the state is still alive."""
+    names = {spec.name for spec in specs}
+    if METADATA in names or len(names) != len(specs):
+        raise _unreadable("two of them have one name, or one that the format keeps for itself")
+    if len(names) > MAXIMUM_TENSORS:
+        raise _unreadable(f"they are {len(names):,}, and at most {MAXIMUM_TENSORS:,} are read")
+    try:
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _unreadable(f"the name {error.object[:80]!r} is no Unicode text") from error
+    if len(text) + DATA_ALIGNMENT_BYTES > MAXIMUM_HEADER_BYTES:
+        raise _unreadable(f"their names and shapes take {len(text):,} bytes, and {MAXIMUM_HEADER_BYTES:,} are read")
+    return text
+
+
+def _unreadable(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"cannot store these arrays in one file: {why}",
+        kind="tensorfile.unreadable",
+        hint="put arrays of one shape together (numpy.stack), or track parts of the state under names of their own",
+    )
 
 
 def _offsets(ordered: Iterable[TensorSpec], start: int) -> tuple[PlacedTensor, ...]:
@@ -123,7 +154,7 @@ def parse_header(header: bytes, file_bytes: int, path: str) -> tuple[PlacedTenso
     if not isinstance(content, dict) or len(content) > MAXIMUM_TENSORS + 1:
         raise _malformed(path, "its header is not an object of at most 100,000 tensors")
     start = _LENGTH_BYTES + len(header)
-    placed = [_parse_entry(name, entry, start, path) for name, entry in content.items() if name != "__metadata__"]
+    placed = [_parse_entry(name, entry, start, path) for name, entry in content.items() if name != METADATA]
     placed.sort(key=lambda tensor: (tensor.offset_bytes, tensor.spec.size_bytes))
     position = start
     for tensor in placed:
@@ -137,7 +168,7 @@ def parse_header(header: bytes, file_bytes: int, path: str) -> tuple[PlacedTenso
 
 def parse_metadata(header: bytes) -> dict[str, str]:
     """Give what a header that `parse_header` has accepted says beside the tensors; what is no text is left out."""
-    found = json.loads(header).get("__metadata__")
+    found = json.loads(header).get(METADATA)
     return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
 
 

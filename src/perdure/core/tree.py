@@ -28,6 +28,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from perdure.core.tensorfile import METADATA
 from perdure.errors import CorruptionError, InvalidInputError
 
 MAXIMUM_TREE_DEPTH = 64
@@ -95,9 +98,22 @@ def unflatten(
     return _decode(structure, arrays, convert, 0)
 
 
+def encode_structure(structure: object) -> bytes:
+    """
+    The bytes of a structure's file.
+
+    Raises:
+        InvalidInputError: Kind ``tree.unsupported``: a string in it is no Unicode text.
+    """
+    try:
+        return msgspec.json.encode(structure) + b"\n"
+    except UnicodeEncodeError as error:
+        raise _unsupported("", f"the string {error.object[:80]!r}, which is no Unicode text") from error
+
+
 def _flat_dictionary(tree: object, array_type: Callable[[object], ArrayType | None]) -> Flat | None:
     # A dictionary subclass other than the ordered one may carry attributes that would be lost.
-    if not isinstance(tree, dict) or not tree:
+    if not isinstance(tree, dict) or not tree or METADATA in tree:
         return None
     types = {array_type(value) if isinstance(key, str) and key else None for key, value in tree.items()}
     if len(types) != 1:
@@ -121,7 +137,7 @@ class _Encoder:
         if value is None or value is True or value is False or type(value) is str:
             return value
         if type(value) is int:
-            return value if -_EXACT_INTEGER < value < _EXACT_INTEGER else {"$int": str(value)}
+            return value if -_EXACT_INTEGER < value < _EXACT_INTEGER else {"$int": _digits(value, path)}
         if type(value) is float:
             return value if math.isfinite(value) else {"$float": repr(value)}
         kind = self._array_type(value)
@@ -140,7 +156,7 @@ class _Encoder:
         raise _unsupported(path, f"a {type(value).__module__}.{type(value).__qualname__}")
 
     def _store(self, key: str, array: object) -> str:
-        while key in self.arrays:  # "a.b" as one key beside a nested "b" in "a"
+        while key in self.arrays or key == METADATA:  # "a.b" as one key beside a nested "b" in "a"
             key += "'"
         self.arrays[key] = array
         return key
@@ -165,6 +181,13 @@ class _Encoder:
     def _encode_items(self, items: Iterable[object], path: str, depth: int) -> list[Any]:
         prefix = f"{path}." if path else ""
         return [self.encode(item, f"{prefix}{index}", depth + 1) for index, item in enumerate(items)]
+
+
+def _digits(value: int, path: str) -> str:
+    try:
+        return str(value)
+    except ValueError as error:  # Python reads and writes no longer ones
+        raise _unsupported(path, f"an integer of {value.bit_length():,} bits") from error
 
 
 def _unsupported(path: str, what: str) -> InvalidInputError:

@@ -253,7 +253,9 @@ class RingComponent:
             # What was restored meanwhile has files of its own; these are of another past.
             if moment.epoch == self._epoch:
                 pieces = draft.pieces(writer.coded)
-                self._shelf = shelve(stem, state, moment.snapshot.sequence, pieces, directory, files)
+                shelf = shelve(stem, state, moment.snapshot.sequence, pieces, directory, files)
+                shelf.links()  # here, in the writer's thread, where no training waits for it
+                self._shelf = shelf
 
         detail = {"transitions": state.size * ring.n_envs, "capacity": state.capacity * ring.n_envs}
         return PartsCapture(tuple(parts), detail, committed, lambda: journal.release(moment.snapshot))

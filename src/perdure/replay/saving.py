@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ class Shelf:
     sequence: int
     """The journal's count when it was taken; segments that were edited later differ from it."""
     pieces: Mapping[Key, tuple[Piece, ...]]
-    links: dict[str, LinkPart]
-    """Its files by path."""
+    links: Callable[[], dict[str, LinkPart]]
+    """Its files by path. Made when first asked for: a training that begins anew needs none before its first save."""
 
     def group(self, group: Group, edits: Mapping[Key, int]) -> SavedGroup:
         """One group of it."""
@@ -63,8 +64,12 @@ def shelve(
     files: Mapping[str, FileEntry],
 ) -> Shelf:
     """Put a committed checkpoint's pieces on the shelf."""
-    paths = [f"{stem}/{piece.file}" for held in pieces.values() for piece in held]
-    links = {path: LinkPart(path, directory / path, files[path]) for path in paths}
+
+    @cache
+    def links() -> dict[str, LinkPart]:
+        paths = [f"{stem}/{piece.file}" for held in pieces.values() for piece in held]
+        return {path: LinkPart(path, directory / path, files[path]) for path in paths}
+
     return Shelf(state, sequence, pieces, links)
 
 
@@ -131,7 +136,7 @@ def segment_parts(
         part_of: Gives a file that must be written, by its path.
     """
     by_prefix = {group.prefix: group for group in groups}
-    links = draft.shelf.links if draft.shelf else {}
+    links = draft.shelf.links() if draft.shelf else {}
     kept = dict(links)
     for piece in draft.replaced:
         del kept[f"{stem}/{piece.file}"]
