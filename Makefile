@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RLLIB := .venv-rllib
 RLLIB_PIP := $(RLLIB)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(RLLIB)/constraints.txt
-RLLIB_TESTS := OMP_NUM_THREADS=1 $(RLLIB)/bin/python -m pytest -k rllib tests/adapters/test_rllib.py tests/matrix/test_rows.py
+RLLIB_TESTS := OMP_NUM_THREADS=1 $(RLLIB)/bin/python -m pytest -k rllib tests/adapters/test_rllib*.py tests/matrix/test_rows.py
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help

@@ -1,4 +1,4 @@
-"""RLlib's algorithm, learners and replay buffer as components."""
+"""RLlib's algorithm and learners as components."""
 
 from __future__ import annotations
 
@@ -215,40 +215,3 @@ def _set_coefficients(learner: Any, *__: Any, saved: dict[str, Any]) -> None:
                 continue
             found = found._curr_value  # noqa: SLF001
         found.data.copy_(value)
-
-
-class Replay:
-    """
-    A local replay buffer: its episodes, priorities and generator, written whole at each save.
-
-    Args:
-        buffer: Borrowed; restored in place.
-    """
-
-    kind = "rllib.replay"
-    section = Section.BUFFER
-    grade = Grade.EXACT
-
-    def __init__(self, buffer: Any) -> None:
-        self._buffer = buffer
-
-    def capture(self) -> object:
-        """What the buffer's own state holds, and its generator, which that leaves out."""
-        rng = getattr(self._buffer, "rng", None)
-        generator = None if rng is None else rng.bit_generator.state
-        return {"class": type(self._buffer).__name__, "own": pack(self._buffer.get_state()), "generator": generator}
-
-    def check(self, tree: object) -> None:
-        """Refuse a buffer of another class."""
-        assert isinstance(tree, dict)
-        here, there = type(self._buffer).__name__, tree["class"]
-        if here != there:
-            raise does_not_fit("the replay buffer", f"it was a {there} and is a {here} here", here, there)
-
-    def restore(self, tree: object) -> str:
-        """Set episodes, priorities and the generator."""
-        assert isinstance(tree, dict)
-        self._buffer.set_state(unpack(tree["own"]))
-        if tree["generator"] is not None:
-            self._buffer.rng.bit_generator.state = tree["generator"]
-        return ""

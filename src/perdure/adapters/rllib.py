@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from perdure.adapters._rllib_replay import Replay
 from perdure.adapters._rllib_runners import Runners
-from perdure.adapters._rllib_state import AlgorithmState, Learners, Replay
+from perdure.adapters._rllib_state import AlgorithmState, Learners
 from perdure.errors import InvalidInputError
 from perdure.opening import open as open_run
 from perdure.run import Run
@@ -102,7 +103,7 @@ def _track(run: Run, algorithm: Any) -> None:
         run.track({"evaluation-runners": evaluation})
     replay = getattr(algorithm, "local_replay_buffer", None)
     if replay is not None:
-        run.track(replay=Replay(replay))
+        run.track(replay=Replay(replay, algorithm.config.policy_mapping_fn))
     run.counters(**{STEP_COUNTER: 0})
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from perdure.capture.arena import Arena
-from perdure.capture.arrays import StoredArray, array_type, convert, on_accelerator
+from perdure.capture.arrays import StoredArray, array_type, convert, on_accelerator, spec_of
 from perdure.capture.gate import Beside, Copying, Gate
 from perdure.core.component import Component, ContentPart, Part, TreeComponent, hands_over, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
-from perdure.core.tensorfile import header_bytes, parse_header
+from perdure.core.tensorfile import file_chunks, header_bytes, parse_header, plan_layout
 from perdure.core.tree import encode_structure, flatten, unflatten
 from perdure.errors import CorruptionError
 
@@ -118,6 +118,22 @@ def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copy
     if not flat.array_type:
         parts.append(content_part(f"{stem}.json", encode_structure(flat.structure)))
     return tuple(parts), flat.array_type
+
+
+def tree_parts(stem: str, tree: object) -> tuple[ContentPart, ...]:
+    """
+    The files of a state tree that is written as it is, without a copy: nobody changes its arrays, which are NumPy's.
+
+    Raises:
+        InvalidInputError: Something in it cannot be stored.
+    """
+    flat = flatten(tree, array_type)
+    layout = plan_layout([spec_of(name, array) for name, array in flat.arrays.items()])
+    chunks = file_chunks(layout, flat.arrays)
+    return (
+        content_part(f"{stem}.json", encode_structure(flat.structure)),
+        ContentPart(f"{stem}.safetensors", layout.total_bytes, lambda: chunks),
+    )
 
 
 def load_tree(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from perdure.errors import CorruptionError, InvalidInputError
 
@@ -86,6 +87,13 @@ def plan_layout(specs: Sequence[TensorSpec], metadata: dict[str, str] | None = N
     prefix = len(text).to_bytes(_LENGTH_BYTES, "little") + text
     offsets = _offsets(ordered, data_start)
     return Layout(prefix, offsets, data_start + position)
+
+
+def file_chunks(layout: Layout, arrays: Mapping[str, Any]) -> list[memoryview]:
+    """The bytes of a whole file: the header, and the memory of NumPy arrays, borrowed where it is in C order."""
+    # Empty arrays have no memory to show.
+    tensors = [tensor.spec.name for tensor in layout.tensors if tensor.spec.size_bytes]
+    return [memoryview(layout.prefix), *(arrays[name].reshape(-1).view("u1").data for name in tensors)]
 
 
 def _header_text(header: dict[str, object], specs: Sequence[TensorSpec]) -> bytes:

@@ -8,13 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from perdure.core.component import ContentPart, LinkPart, Part
 from perdure.core.manifest import FileEntry
 from perdure.core.ring import Group, Piece, PlannedPiece, RingState, SavedGroup, Span, plan_segment, segments_to_plan
-from perdure.core.tensorfile import TensorSpec, plan_layout
+from perdure.core.tensorfile import TensorSpec, file_chunks, plan_layout
 from perdure.replay.header import MUTABLE_FILE
 from perdure.replay.rows import column_of
 
@@ -164,7 +163,5 @@ def mutable_part(stem: str, arrays: Mapping[str, NDArray[Any]]) -> ContentPart:
         column = column_of(name, array)
         specs.append(TensorSpec(name, column.tensor_type, array.shape))
     layout = plan_layout(specs)
-    chunks = [memoryview(layout.prefix)]
-    # Empty arrays have no memory to show.
-    chunks += [arrays[t.spec.name].reshape(-1).view(np.uint8).data for t in layout.tensors if t.spec.size_bytes]
+    chunks = file_chunks(layout, arrays)
     return ContentPart(f"{stem}/{MUTABLE_FILE}", layout.total_bytes, lambda: chunks)
