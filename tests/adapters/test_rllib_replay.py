@@ -83,7 +83,7 @@ def bundles_of(tmp_path):
 @pytest.mark.parametrize("buffer_class", BUFFERS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_buffer_comes_back_as_it_was(tmp_path, buffer_class, seed):
-    """Saved at any time, while episodes run, end and are evicted, a buffer is restored bit by bit, and goes on alike."""
+    """Saved at any time, while episodes run, end and are evicted, a buffer is restored bit by bit."""
     world, buffer = World(seed), buffer_class(capacity=150)
     for _ in range(6):
         other = buffer_class(capacity=150)

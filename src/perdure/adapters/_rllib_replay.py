@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class Replay:
                 self._shelf = _Shelf(known, _linked(paths, directory, files))
 
         detail = {"transitions": sum(map(len, episodes)), "episodes": len(episodes)}
-        files: list[Part] = [part for each in (*links.values(), *parts.values(), rest) for part in each]
+        files: list[Part] = [*chain.from_iterable(links.values()), *chain.from_iterable(parts.values()), *rest]
         return PartsCapture(tuple(files), detail, committed)
 
     def _rest(self, episodes: list[Any], order: list[str]) -> dict[str, Any]:

@@ -11,8 +11,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from perdure.errors import CorruptionError, InvalidInputError
 
@@ -25,8 +29,9 @@ ELEMENT_BYTES = {
 """Bytes of one element by the format's name of its type."""
 
 DATA_ALIGNMENT_BYTES = 64
-MAXIMUM_HEADER_BYTES = 16 * 1024 * 1024
-MAXIMUM_TENSORS = 100_000
+MAXIMUM_HEADER_BYTES = 100_000_000
+"""Of the header's JSON, as in the format's own library."""
+MAXIMUM_TENSORS = 500_000
 METADATA = "__metadata__"
 """The name in a header that is no tensor's."""
 _LENGTH_BYTES = 8
@@ -101,12 +106,12 @@ def _header_text(header: dict[str, object], specs: Sequence[TensorSpec]) -> byte
     names = {spec.name for spec in specs}
     if METADATA in names or len(names) != len(specs):
         raise _unreadable("two of them have one name, or one that the format keeps for itself")
-    if len(names) > MAXIMUM_TENSORS:
-        raise _unreadable(f"they are {len(names):,}, and at most {MAXIMUM_TENSORS:,} are read")
     try:
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise _unreadable(f"the name {error.object[:80]!r} is no Unicode text") from error
+    if _tensors_in(text) > MAXIMUM_TENSORS:
+        raise _unreadable(f"they are {len(names):,}, and at most {MAXIMUM_TENSORS:,} are read")
     if len(text) + DATA_ALIGNMENT_BYTES > MAXIMUM_HEADER_BYTES:
         raise _unreadable(f"their names and shapes take {len(text):,} bytes, and {MAXIMUM_HEADER_BYTES:,} are read")
     return text
@@ -116,7 +121,8 @@ def _unreadable(why: str) -> InvalidInputError:
     return InvalidInputError(
         f"cannot store these arrays in one file: {why}",
         kind="tensorfile.unreadable",
-        hint="put arrays of one shape together (numpy.stack), or track parts of the state under names of their own",
+        hint="keep a replay buffer in perdure.RingBuffer, and other arrays of one shape as one (numpy.stack); or track "
+        "parts of the state under names of their own",
     )
 
 
@@ -155,12 +161,13 @@ def parse_header(header: bytes, file_bytes: int, path: str) -> tuple[PlacedTenso
     Raises:
         CorruptionError: Kind ``tensorfile.malformed``.
     """
+    # Whatever the header says, no more objects are made of it than a file of the most tensors has.
+    if _tensors_in(header) > MAXIMUM_TENSORS:
+        raise _malformed(path, f"its header describes more than {MAXIMUM_TENSORS:,} tensors")
     try:
-        content = json.loads(header)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(path, "its header is not JSON") from error
-    if not isinstance(content, dict) or len(content) > MAXIMUM_TENSORS + 1:
-        raise _malformed(path, "its header is not an object of at most 100,000 tensors")
+        content = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(path, f"its header is no JSON object ({error})") from error
     start = _LENGTH_BYTES + len(header)
     placed = [_parse_entry(name, entry, start, path) for name, entry in content.items() if name != METADATA]
     placed.sort(key=lambda tensor: (tensor.offset_bytes, tensor.spec.size_bytes))
@@ -180,12 +187,35 @@ def parse_metadata(header: bytes) -> dict[str, str]:
     return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
 
 
-def _parse_entry(name: str, entry: object, start: int, path: str) -> PlacedTensor:
-    match entry:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
-            if dtype in ELEMENT_BYTES and len(shape) <= 64 and all(type(n) is int and 0 <= n < 2**48 for n in shape):
-                spec = TensorSpec(name, dtype, tuple(shape))
-                if 0 <= begin <= end and end - begin == spec.size_bytes:
+def _tensors_in(header: bytes) -> int:
+    """
+    How many tensors a header describes by the look of it, before anything is made of it.
+
+    Each is an object with three keys. The header itself and its metadata are as much as two tensors. Braces and colons
+    in names count, so the writer asks as well.
+    """
+    return max(header.count(b"{"), header.count(b":") // 4) - 2
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=64)]
+    data_offsets: tuple[Annotated[int, Meta(ge=0)], int]
+
+
+_ENTRY = msgspec.json.Decoder(_Entry)
+_MAXIMUM_ENTRY_BYTES = 4096
+"""More than 64 lengths and two offsets take, however they are spaced by writers that we know of."""
+
+
+def _parse_entry(name: str, entry: msgspec.Raw, start: int, path: str) -> PlacedTensor:
+    if len(memoryview(entry)) <= _MAXIMUM_ENTRY_BYTES:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            found = _ENTRY.decode(entry)
+            begin, end = found.data_offsets
+            if found.dtype in ELEMENT_BYTES:
+                spec = TensorSpec(name, found.dtype, found.shape)
+                if end - begin == spec.size_bytes:
                     return PlacedTensor(spec, start + begin)
     raise _malformed(path, f"tensor {name[:60]!r} is described wrongly")
 
