@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from typing import Any
 from xml.sax.saxutils import escape
 
 WIDTH, LABEL, ROW, TOP = 760, 250, 22, 34
 OURS, OTHERS, TARGET = "#1f4e79", "#b8c4d0", "#c0392b"
+NAMES = {
+    "torch_save": "torch.save, synced",
+    "safetensors": "safetensors, synced",
+    "dcp": "DCP, synced",
+    "dcp_async": "DCP, asynchronous",
+    "dcp_process": "DCP, in a process",
+    "orbax_async": "Orbax, asynchronous",
+}
 
 
 def draw(document: dict[str, Any]) -> str:
@@ -42,7 +51,7 @@ def _row(figure: dict[str, Any], y: float, across: Any, start: float) -> list[st
     end, middle = across(figure["value"]), y + ROW - 8
     colour = OURS if figure["id"].startswith("F") else OTHERS
     lines = [
-        f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end">{escape(figure["id"])}</text>',
+        f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end">{escape(label_of(figure["id"]))}</text>',
         f'<rect x="{start:.1f}" y="{y + 3}" width="{max(end - start, 1):.1f}" height="{ROW - 7}" fill="{colour}"/>',
     ]
     if bound := bound_of(figure):
@@ -50,6 +59,17 @@ def _row(figure: dict[str, Any], y: float, across: Any, start: float) -> list[st
         lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + ROW}" stroke="{TARGET}" stroke-width="2"/>')
         end = max(end, x)  # the number stands behind both
     return [*lines, f'<text x="{end + 5:.1f}" y="{middle}" fill="#333">{figure["value"]:.3g}</text>']
+
+
+def label_of(name: str) -> str:
+    """What a figure is of, in words: ``F1@64MB:beside`` is ``perdure, beside, 64 MB (F1)``."""
+    contender, _, rest = name.partition("@")
+    if not rest:
+        return name
+    size, *modes = rest.split(":")
+    kind, _, peer = contender.rpartition(":")
+    words = [NAMES.get(peer, peer) if kind else "perdure", *modes, re.sub(r"(?<=\d)(?=[MG]B)", " ", size)]
+    return ", ".join(words) + ("" if kind else f" ({contender})")
 
 
 def bound_of(figure: dict[str, Any]) -> float | None:

@@ -9,16 +9,18 @@ comes due is waited for, for all alike.
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from benchmarks._save_peers import SIZES, Make, SavePeer, build, peers, size_of, tensors
+from benchmarks._save_peers import SIZES, Make, build, peers, size_of, tensors
 from benchmarks.measure import MB, alternate, figure, machine, scratch, summary
+from benchmarks.persist import raw_writer
 from benchmarks.stall import copier
 
 STEPS_PER_SAVE = 10
@@ -54,7 +56,17 @@ def nothing(_: int) -> None:
     """Save nothing."""
 
 
-def saver(peer: SavePeer) -> Callable[[int], None]:
+class Saver(Protocol):
+    """Something that saves beside training."""
+
+    def begin(self) -> object:
+        """Begin a save."""
+
+    def finish(self) -> None:
+        """Return once it is durable."""
+
+
+def saver(peer: Saver) -> Callable[[int], None]:
     """Save before every tenth step; the one before is durable by then, or is waited for."""
     begun = [False]
 
@@ -66,6 +78,25 @@ def saver(peer: SavePeer) -> Callable[[int], None]:
             begun[0] = True
 
     return at_step
+
+
+class Plain:
+    """The least that a save beside training can be: one warm copy, and a thread that writes as many bytes and syncs."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        self._copy = copier(tensors(module, optimizer))
+        self._write = raw_writer(where, size_of(module, optimizer))
+        self._thread = threading.Thread()
+
+    def begin(self) -> None:
+        """Copy, and begin to write."""
+        self._copy()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the write."""
+        self._thread.join()
 
 
 def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
@@ -92,6 +123,8 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
         return copy()
 
     contenders = {"none": contender("none", nothing, lambda: None), "copy": one_copy}
+    plain = Plain(module, optimizer, where)
+    contenders["plain"] = contender("plain", saver(plain), plain.finish)
     contenders |= {name: contender(name, saver(peer), peer.finish) for name, peer in chosen.items()}
     results = alternate(contenders, 3 if quick else 7, warm_up=1)
     for each in chosen.values():
@@ -103,7 +136,7 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
     # A save before which everything is copied takes that copy at least.
     ten_steps = STEPS_PER_SAVE / base
     figures = [figure(f"interference:limit@{size}", ten_steps / (ten_steps + raw["copy"]["median"]), "", raw)]
-    for name in chosen:
+    for name in ("plain", *chosen):
         ours = name.startswith("perdure")
         label = {"perdure": f"F4@{size}", "perdure_beside": f"F4@{size}:beside"}.get(
             name, f"interference:{name}@{size}"
