@@ -1,6 +1,7 @@
 """RLlib's replay buffers by themselves: what a save writes, what a restore brings back, whatever has been evicted."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -189,6 +190,27 @@ def test_another_class_of_buffer_is_refused(tmp_path):
         pytest.raises(IncompatibleError, match="Prioritized"),
     ):
         run.restore()
+
+
+def test_a_bundle_that_is_not_listed_is_missed(tmp_path, monkeypatch):
+    """A checkpoint whose table names an episode that no file holds is refused before the buffer is touched."""
+    whole = Replay.capture_parts
+
+    def without_first(self, stem):
+        taken = whole(self, stem)
+        parts = tuple(part for part in taken.parts if "000000." not in part.path)
+        return replace(taken, parts=parts, on_committed=lambda *_: None)
+
+    monkeypatch.setattr(Replay, "capture_parts", without_first)
+    buffer = EpisodeReplayBuffer(capacity=500)
+    with opened(tmp_path, buffer) as run:
+        run.restore()
+        World(0).play(buffer, 30)
+        run.save().wait()
+    other = EpisodeReplayBuffer(capacity=500)
+    with opened(tmp_path, other) as run, pytest.raises(NothingRestorableError, match="no bundle holds"):
+        run.restore()
+    assert not other.episodes
 
 
 def test_a_damaged_bundle_is_found(tmp_path):

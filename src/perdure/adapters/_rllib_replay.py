@@ -111,7 +111,11 @@ class Replay:
         bundles = {path.removesuffix(".json") for path in source.entry.files if path.endswith(".json")} - {
             f"{stem}/rest"
         }
-        self._prepared = source, rest, {bundle: _load(source, bundle)["episodes"] for bundle in sorted(bundles)}
+        held = {bundle: _load(source, bundle)["episodes"] for bundle in sorted(bundles)}
+        found = {each["id_"] for episodes in (rest["episodes"], *held.values()) for each in episodes}
+        if lost := set(rest["order"]) - found:
+            raise _malformed(source, f"{stem}/rest.json", f"no bundle holds its episode {min(lost)}")
+        self._prepared = source, rest, held
 
     def restore_parts(self, source: PartsSource) -> str:
         """Set episodes, tables and the generator, whatever the buffer holds."""
@@ -190,10 +194,14 @@ def _without_episodes(buffer: Any) -> Iterator[None]:
 def _load(source: PartsSource, stem: str) -> Any:
     paths = (f"{stem}.json", f"{stem}.safetensors")
     if not set(paths) <= set(source.entry.files):
-        raise CorruptionError(
-            f"cannot read replay buffer {source.entry.name!r}: the checkpoint does not have its {paths[0]}",
-            kind="component.malformed",
-            hint="restore an older checkpoint",
-            path=paths[0],
-        )
+        raise _malformed(source, paths[0], f"the checkpoint does not have its {paths[0]}")
     return load_tree(msgspec.structs.replace(source.entry, files=paths), source.read)
+
+
+def _malformed(source: PartsSource, path: str, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"cannot read replay buffer {source.entry.name!r}: {what}",
+        kind="component.malformed",
+        hint="restore an older checkpoint",
+        path=path,
+    )
