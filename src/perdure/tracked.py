@@ -16,7 +16,7 @@ from perdure.capture.registry import expand, make_component
 from perdure.core.component import Component, writes_parts
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
-from perdure.core.tree import encode_structure, flatten, unflatten
+from perdure.core.tree import encode_structure, take_apart, unflatten
 from perdure.errors import InvalidInputError
 from perdure.namespaces import Namespace, declare, refill, values_of
 from perdure.recovery.sanity import failures
@@ -171,7 +171,7 @@ class Tracked:
 
 def _structure_of(values: Mapping[str, Any]) -> Any:
     """Plain values as a structure without arrays: JSON has no form for what is not finite, nor for NumPy's numbers."""
-    flat = flatten(
+    flat = take_apart(
         {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}, array_type
     )
     for name in flat.arrays:

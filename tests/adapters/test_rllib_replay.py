@@ -75,6 +75,14 @@ def opened(tmp_path, buffer):
     return run
 
 
+def save(tmp_path, buffer, fill):
+    """Restore what there is, fill the buffer further, and save it."""
+    with opened(tmp_path, buffer) as run:
+        run.restore()
+        fill(buffer)
+        run.save().wait()
+
+
 def bundles_of(tmp_path):
     """Inodes of the bundles of the newest checkpoint, by name."""
     folder = next((tmp_path / "r" / "latest").resolve().rglob("rest.json")).parent
@@ -111,10 +119,7 @@ def test_an_ended_episode_is_written_once(tmp_path):
         run.save().wait()
         second = bundles_of(tmp_path)
     restored = EpisodeReplayBuffer(capacity=10_000)
-    with opened(tmp_path, restored) as run:
-        run.restore()
-        world.play(restored, 20)
-        run.save().wait()
+    save(tmp_path, restored, lambda it: world.play(it, 20))
     third = bundles_of(tmp_path)
 
     assert len(first) > 10
@@ -135,10 +140,7 @@ def test_bundles_of_evicted_episodes_are_let_go(tmp_path):
 def test_a_restore_into_a_buffer_that_holds_episodes_replaces_them(tmp_path):
     """What the buffer held is gone, and restoring twice doubles nothing."""
     saved = EpisodeReplayBuffer(capacity=500)
-    with opened(tmp_path, saved) as run:
-        run.restore()
-        World(1).play(saved, 30)
-        run.save().wait()
+    save(tmp_path, saved, lambda buffer: World(1).play(buffer, 30))
     other = EpisodeReplayBuffer(capacity=500)
     World(2).play(other, 30)
     for _ in range(2):
@@ -164,10 +166,7 @@ def test_several_agents_in_one_buffer(tmp_path):
             buffer.add(episode)
 
     buffer = MultiAgentEpisodeReplayBuffer(capacity=100)
-    with opened(tmp_path, buffer) as run:
-        run.restore()
-        fill(buffer, 15)
-        run.save().wait()
+    save(tmp_path, buffer, lambda it: fill(it, 15))
     other = MultiAgentEpisodeReplayBuffer(capacity=100)
     with opened(tmp_path, other) as run:
         run.restore()
@@ -181,10 +180,7 @@ def test_several_agents_in_one_buffer(tmp_path):
 def test_another_class_of_buffer_is_refused(tmp_path):
     """A uniform buffer does not take a prioritized one's checkpoint, and is as it was."""
     buffer = PrioritizedEpisodeReplayBuffer(capacity=100)
-    with opened(tmp_path, buffer) as run:
-        run.restore()
-        World(0).play(buffer, 10)
-        run.save().wait()
+    save(tmp_path, buffer, lambda it: World(0).play(it, 10))
     with (
         opened(tmp_path, EpisodeReplayBuffer(capacity=100)) as run,
         pytest.raises(IncompatibleError, match="Prioritized"),
@@ -203,10 +199,7 @@ def test_a_bundle_that_is_not_listed_is_missed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Replay, "capture_parts", without_first)
     buffer = EpisodeReplayBuffer(capacity=500)
-    with opened(tmp_path, buffer) as run:
-        run.restore()
-        World(0).play(buffer, 30)
-        run.save().wait()
+    save(tmp_path, buffer, lambda it: World(0).play(it, 30))
     other = EpisodeReplayBuffer(capacity=500)
     with opened(tmp_path, other) as run, pytest.raises(NothingRestorableError, match="no bundle holds"):
         run.restore()
@@ -216,10 +209,7 @@ def test_a_bundle_that_is_not_listed_is_missed(tmp_path, monkeypatch):
 def test_a_damaged_bundle_is_found(tmp_path):
     """A bundle is verified before anything of it is used; the error names the file."""
     buffer = EpisodeReplayBuffer(capacity=500)
-    with opened(tmp_path, buffer) as run:
-        run.restore()
-        World(0).play(buffer, 30)
-        run.save().wait()
+    save(tmp_path, buffer, lambda it: World(0).play(it, 30))
     bundle = next((tmp_path / "r" / "latest").resolve().rglob("000000.safetensors"))
     content = bytearray(bundle.read_bytes())
     content[-1] ^= 1

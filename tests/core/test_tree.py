@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from perdure.capture.arena import Arena
 from perdure.capture.gate import Gate
-from perdure.capture.snapshot import load_tree, take_capture
-from perdure.core.manifest import Grade
+from perdure.capture.snapshot import load_tree, take_capture, tree_parts
+from perdure.core.manifest import ComponentEntry, Grade
 from perdure.core.names import Section
 from perdure.core.tensorfile import MAXIMUM_TENSORS, TensorSpec, plan_layout
 from perdure.errors import InvalidInputError
@@ -75,6 +75,14 @@ def test_a_tree_comes_back_or_is_refused(tree):
     if all(isinstance(value, np.ndarray) for value in tree.values()):
         found = {key: found[key] for key in tree}  # a flat dictionary comes in the order of its file
     assert canonical(found) == canonical(tree)
+
+
+@pytest.mark.parametrize("tree", [{"a": np.arange(3), "b": np.zeros(2)}, {"a": [np.ones(1), 2]}, [], np.arange(2)])
+def test_a_tree_written_as_it_is_comes_back(tree):
+    """Files of a tree that no arena holds are loaded as any other, also of a dictionary that has only arrays."""
+    files = {part.path: memoryview(b"".join(part.chunks())) for part in tree_parts("it", tree)}
+    entry = ComponentEntry("it", "test", Section.STATE, tuple(files))
+    assert canonical(load_tree(entry, files.__getitem__)) == canonical(tree)
 
 
 @pytest.mark.parametrize(

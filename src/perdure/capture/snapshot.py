@@ -17,7 +17,7 @@ from perdure.core.component import Component, ContentPart, Part, TreeComponent, 
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
 from perdure.core.tensorfile import file_chunks, header_bytes, parse_header, plan_layout
-from perdure.core.tree import encode_structure, flatten, unflatten
+from perdure.core.tree import encode_structure, flatten, take_apart, unflatten
 from perdure.errors import CorruptionError
 
 
@@ -127,7 +127,7 @@ def tree_parts(stem: str, tree: object) -> tuple[ContentPart, ...]:
     Raises:
         InvalidInputError: Something in it cannot be stored.
     """
-    flat = flatten(tree, array_type)
+    flat = take_apart(tree, array_type)
     layout = plan_layout([spec_of(name, array) for name, array in flat.arrays.items()])
     chunks = file_chunks(layout, flat.arrays)
     return (

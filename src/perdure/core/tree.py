@@ -67,9 +67,11 @@ def flatten(tree: object, array_type: Callable[[object], ArrayType | None]) -> F
     Raises:
         InvalidInputError: Kind ``tree.unsupported``, naming the place and type of what cannot be stored.
     """
-    flat = _flat_dictionary(tree, array_type)
-    if flat is not None:
-        return flat
+    return _flat_dictionary(tree, array_type) or take_apart(tree, array_type)
+
+
+def take_apart(tree: object, array_type: Callable[[object], ArrayType | None]) -> Flat:
+    """As `flatten`, with a structure in any case."""
     encoder = _Encoder(array_type)
     structure = encoder.encode(tree, "", 0)
     return Flat(structure, encoder.arrays, "")
@@ -108,7 +110,11 @@ def encode_structure(structure: object) -> bytes:
     try:
         return msgspec.json.encode(structure) + b"\n"
     except UnicodeEncodeError as error:
-        raise _unsupported("", f"the string {error.object[:80]!r}, which is no Unicode text") from error
+        raise InvalidInputError(
+            f"cannot save the string {error.object[:80]!r}: it is no Unicode text",
+            kind="tree.unsupported",
+            hint="keep it as bytes (os.fsencode, if it is a path), or leave it out",
+        ) from error
 
 
 def _flat_dictionary(tree: object, array_type: Callable[[object], ArrayType | None]) -> Flat | None:
