@@ -23,8 +23,7 @@ SIZE = "64MB"
 SAVES = 6
 GROWTH_SIZE = "6MB"
 GROWTH_SAVES = 1000
-WARM_SAVES = 400
-"""By then the allocator has what it wants to keep for each thread; what still grows would grow for ever."""
+WARM_SAVES = 100
 ALLOWED_GROWTH = "<=0.01"
 """A hundredth of the state over all saves: what the allocator may shift without anything being kept."""
 
