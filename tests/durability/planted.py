@@ -427,7 +427,7 @@ def _removes_anything(files: Files, root: Path) -> None:
 def _believes_sizes(files: Files, root: Path, entry: FileEntry, *_: object) -> memoryview:
     descriptor = perdure.files.reading.open_checked(files, root, entry)
     content = bytearray(entry.bytes)
-    perdure.files.reading.read_all(files, descriptor, memoryview(content))
+    perdure.files.reading.Reader(files, descriptor, len(content)).fill(memoryview(content), 0)
     files.close(descriptor)
     return memoryview(content)
 

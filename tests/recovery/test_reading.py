@@ -52,8 +52,7 @@ def test_every_file_is_handed_out_as_it_was_saved(store, checkpoint, order):
     with Reading(store, checkpoint, SIZES, lambda *counts: told.append(counts)) as reading:
         assert all(reading.take(path) == content(path) for path in order)
     assert told == sorted(told)
-    large_bytes = 2 * THREAD_THRESHOLD_BYTES + 1
-    assert told[-1] == (large_bytes, large_bytes)
+    assert told[-1] == (sum(SIZES.values()), sum(SIZES.values()))
 
 
 def test_damage_is_named_when_its_file_is_taken(store, checkpoint):

@@ -1,6 +1,5 @@
 """What a restore of a ring promises."""
 
-import errno
 import json
 import time
 
@@ -10,6 +9,7 @@ import pytest
 from perdure.core.component import Shortfall
 from perdure.errors import CorruptionError, FormatError, IncompatibleError
 from perdure.files.door import Files
+from perdure.files.systems import LOCAL_FILE_SYSTEMS, file_system_of
 from perdure.replay import (
     MaxAge,
     Nothing,
@@ -240,8 +240,8 @@ def test_too_many_mappings_are_read_instead(small, saved, monkeypatch):
 def test_this_machines_limits_are_found(tmp_path):
     """The file system of a file and the mappings left are read from the kernel."""
     with (tmp_path / "x").open("w") as file:
-        name, is_local = mapping.file_system_of(file.fileno())
-    assert is_local == (name in mapping.LOCAL_FILE_SYSTEMS.values())
+        name, is_local = file_system_of(file.fileno())
+    assert is_local == (name in LOCAL_FILE_SYSTEMS.values())
     assert 0 < mapping.mappings_left() < 10**7
 
 
@@ -382,37 +382,3 @@ def test_a_header_that_contradicts_itself_is_corruption(saved):
     with pytest.raises(FormatError) as newer:
         decode_header(changed(lambda h: h.update(schema_version=2)), "h")
     assert newer.value.kind == "replay.newer-schema"
-
-
-class RefusesDirect(Files):
-    """A file system that takes direct reads at the open and refuses them when they come."""
-
-    def __init__(self):
-        self.direct = set()
-        self.refused = 0
-
-    def start_direct(self, descriptor):
-        """Promise them."""
-        self.direct.add(descriptor)
-
-    def stop_direct(self, descriptor):
-        """Take the promise back."""
-        self.direct.discard(descriptor)
-
-    def read_into(self, descriptor, buffer, offset_bytes):
-        """Refuse, once an open file."""
-        if descriptor in self.direct:
-            self.refused += 1
-            raise OSError(errno.EINVAL, "no direct reads here")
-        return super().read_into(descriptor, buffer, offset_bytes)
-
-
-def test_direct_reads_that_are_refused_late_go_through_the_cache(small, saved, monkeypatch):
-    """Reading files into memory works where the file system has no direct reads, and does not try on a network."""
-    for name, is_local in (("ext4", True), ("nfs", False)):
-        monkeypatch.setattr(restoring, "file_system_of", lambda descriptor, found=(name, is_local): found)
-        files = RefusesDirect()
-        ring, _ = bring_back(small, saved, load="read", files=files)
-        assert small.numbers(ring) == list(range(20, 70))
-        assert bool(files.refused) == is_local
-        assert not files.direct

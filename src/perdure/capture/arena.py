@@ -50,8 +50,10 @@ class Image:
         self._file = None if pinned or folder is None else _file_of(folder, layout.total_bytes)
         if self._file is not None:
             memory = self._file.memory
+        elif pinned:
+            memory = allocate_pinned(self.size_bytes)
         else:
-            memory = allocate_pinned(self.size_bytes) if pinned else allocate(self.size_bytes)
+            memory = allocate(self.size_bytes, is_wiped_in_children=True)
         memory[: len(layout.prefix)] = layout.prefix
         self._signature = signature_of(arrays)
         self.content = memory[: layout.total_bytes]

@@ -202,6 +202,16 @@ class Files:
             raise OSError(errno.EINVAL, "not a regular file")
         return opened
 
+    def is_cached(self, descriptor: int, offset_bytes: int) -> bool:
+        """Whether a read of the byte there would not wait for the disk; also true where that cannot be found out."""
+        try:
+            os.preadv(descriptor, [bytearray(1)], offset_bytes, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # if something is wrong, the read that follows will say what
+        return True
+
     def start_direct(self, descriptor: int) -> None:
         """Let reads of an open file go past the page cache; they must be of whole pages, into whole pages of memory."""
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

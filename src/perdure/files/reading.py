@@ -9,13 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from perdure.core.manifest import FileEntry
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
+from perdure.files.systems import file_system_of
 from perdure.files.writing import STRIDE_BYTES, THREAD_THRESHOLD_BYTES, Digest, digest_of
 
 _HUGE_PAGE_BYTES = 2 * 1024 * 1024
 """Memory of this size and more is asked for in huge pages: touching it first, and writing from it, then costs less."""
+_WIPE_ON_FORK = 18
+"""MADV_WIPEONFORK of madvise(2), for which Python has no name yet."""
+_DIRECT_BYTES = 256 * 1024
+"""Shorter files are read through the page cache: a read past it would save nothing."""
 _GONE = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL}
 
 
@@ -23,13 +30,90 @@ def follow_nobody(_: memoryview) -> None:
     """Let pieces be read without looking at them."""
 
 
-def allocate(size_bytes: int) -> memoryview:
-    """Page-aligned memory of its own, writable, zeroed; freed with the last view of it."""
-    memory = mmap.mmap(-1, max(size_bytes, 1))
-    if size_bytes >= _HUGE_PAGE_BYTES:
-        with suppress(OSError):  # a kernel without huge pages gives small ones
+def allocate(size_bytes: int, *, is_wiped_in_children: bool = False) -> memoryview:
+    """
+    Page-aligned memory of this process alone, writable, zeroed; freed with the last view of it.
+
+    Private, because memory that is shared, which is what Python maps by itself, gets no huge pages on most machines.
+
+    Args:
+        size_bytes: Length.
+        is_wiped_in_children: Whether a forked process finds zeros there. Without it the first write to each page after
+            a fork copies the page, which whoever is written for again and again would rather not pay.
+    """
+    memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # only advice: a kernel that does not know it gives small pages, and copies
+        if size_bytes >= _HUGE_PAGE_BYTES:
             memory.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):
+        if is_wiped_in_children:
+            memory.madvise(_WIPE_ON_FORK)
     return memoryview(memory)[:size_bytes]
+
+
+class Reader:
+    """
+    An open file that is read into memory: from the page cache if that has it, else past it as long as that can be.
+
+    A checkpoint's large files are written past the cache, and seldom read twice; going through it would cost another
+    copy of every byte, and push out what training needs.
+
+    Args:
+        files: The file system.
+        descriptor: Borrowed.
+        size_bytes: How much of it will be read.
+        from_disk: Whether it is the disk that is asked, whatever the cache has: to find out what the disk still has.
+    """
+
+    def __init__(self, files: Files, descriptor: int, size_bytes: int, *, from_disk: bool = False) -> None:
+        self._files = files
+        self._descriptor = descriptor
+        self._is_direct = size_bytes >= _DIRECT_BYTES and self._starts_direct(size_bytes, from_disk=from_disk)
+
+    def _starts_direct(self, size_bytes: int, *, from_disk: bool) -> bool:
+        if not file_system_of(self._descriptor)[1]:
+            return False
+        # Its middle speaks for a file: the beginning is in the cache whenever somebody has looked at the header.
+        if not from_disk and self._files.is_cached(self._descriptor, size_bytes // 2):
+            return False
+        try:
+            self._files.start_direct(self._descriptor)
+        except OSError:
+            return False  # not every file system has such reads
+        return True
+
+    def fill(self, target: memoryview, offset_bytes: int) -> None:
+        """Read as many bytes as ``target`` has, from an offset in the file, which is that long."""
+        position = 0
+        while position < len(target):
+            rest = target[position:]
+            if self._is_direct:
+                rest = rest[: _whole_pages(rest, offset_bytes + position)]
+                if not rest:
+                    self._stop()
+                    continue
+            try:
+                count = self._files.read_into(self._descriptor, rest, offset_bytes + position)
+            except OSError as error:
+                if not self._is_direct or error.errno != errno.EINVAL:
+                    raise
+                self._stop()
+                continue
+            if count == 0:
+                raise OSError(errno.EIO, "the file became shorter while it was read")
+            position += count
+
+    def _stop(self) -> None:
+        self._files.stop_direct(self._descriptor)
+        self._is_direct = False
+
+
+def _whole_pages(target: memoryview, offset_bytes: int) -> int:
+    """Bytes at the beginning of ``target`` that a read past the cache can bring there."""
+    address = np.frombuffer(target, np.uint8).ctypes.data
+    if address % mmap.PAGESIZE or offset_bytes % mmap.PAGESIZE:
+        return 0
+    return len(target) - len(target) % mmap.PAGESIZE
 
 
 def damaged(path: Path | str, what: str, expected: str | int, actual: str | int) -> CorruptionError:
@@ -116,7 +200,7 @@ def read_verified(
 def _read_digested(files: Files, descriptor: int, buffer: memoryview, follow: Callable[[memoryview], None]) -> str:
     """Fill ``buffer``; what has been read is digested in a thread of its own while more is being read."""
     if len(buffer) < THREAD_THRESHOLD_BYTES:
-        read_all(files, descriptor, buffer, follow)
+        _read_all(files, descriptor, buffer, follow)
         return digest_of(buffer)
     with ThreadPoolExecutor(1, "perdure-digest") as thread:
         digest = Digest(thread)
@@ -125,29 +209,17 @@ def _read_digested(files: Files, descriptor: int, buffer: memoryview, follow: Ca
             digest.follow(piece)
             follow(piece)
 
-        read_all(files, descriptor, buffer, both)
+        _read_all(files, descriptor, buffer, both)
         return digest.value()
 
 
-def read_all(
-    files: Files, descriptor: int, buffer: memoryview, follow: Callable[[memoryview], None] = follow_nobody
-) -> None:
-    """
-    Fill ``buffer`` from the beginning of a file that is at least as long.
-
-    Args:
-        files: The file system.
-        descriptor: The open file.
-        buffer: What is filled.
-        follow: Called with each piece that has been filled, in order.
-    """
-    position = 0
-    while position < len(buffer):
-        count = files.read_into(descriptor, buffer[position : position + STRIDE_BYTES], position)
-        if count == 0:
-            raise OSError(errno.EIO, "the file became shorter while it was read")
-        follow(buffer[position : position + count])
-        position += count
+def _read_all(files: Files, descriptor: int, buffer: memoryview, follow: Callable[[memoryview], None]) -> None:
+    """Fill ``buffer`` from the beginning of a file of its length; ``follow`` is called with each piece, in order."""
+    reader = Reader(files, descriptor, len(buffer))
+    for start in range(0, len(buffer), STRIDE_BYTES):
+        piece = buffer[start : start + STRIDE_BYTES]
+        reader.fill(piece, start)
+        follow(piece)
 
 
 def read_small(files: Files, root: Path, relative: str, limit_bytes: int) -> bytes | None:
@@ -174,7 +246,7 @@ def read_small(files: Files, root: Path, relative: str, limit_bytes: int) -> byt
             if size > limit_bytes:
                 raise damaged(path, f"it has {size} bytes and at most {limit_bytes} are read", limit_bytes, size)
             content = bytearray(size)
-            read_all(files, descriptor, memoryview(content))
+            _read_all(files, descriptor, memoryview(content), follow_nobody)
         finally:
             files.close(descriptor)
     return bytes(content)

@@ -17,7 +17,7 @@ from blake3 import blake3
 from perdure.core.manifest import FileEntry
 from perdure.errors import CorruptionError, PerdureError, StoreError
 from perdure.files.door import Files, explained
-from perdure.files.reading import damaged, open_checked
+from perdure.files.reading import Reader, allocate, damaged, open_checked
 from perdure.files.writing import STRIDE_BYTES
 from perdure.inspection.documents import Document
 from perdure.inspection.readability import unreadable
@@ -174,7 +174,7 @@ class _Reader:
         self._on_progress = on_progress
         self._is_deep = is_deep
         self._digests: dict[Inode | None, str] = {}
-        self._buffer = memoryview(bytearray(STRIDE_BYTES))
+        self._buffer = allocate(STRIDE_BYTES)
 
     def check(self, checkpoint: Checkpoint, look: FileOnDisk) -> PerdureError | None:
         try:
@@ -194,14 +194,13 @@ class _Reader:
         return damaged(path, "its bytes are not those that were committed", look.entry.digest, actual)
 
     def _read(self, checkpoint: Checkpoint, descriptor: int, entry: FileEntry) -> str:
-        digest, position = blake3(), 0
-        while position < entry.bytes:
-            with explained("read", checkpoint.directory / entry.path):
-                count = self._files.read_into(descriptor, self._buffer, position)
-            if count == 0:
-                break  # it became shorter meanwhile; the digest will say so
-            digest.update(self._buffer[:count])
-            position += count
-            self._done_bytes += count
+        digest, path = blake3(), checkpoint.directory / entry.path
+        reader = Reader(self._files, descriptor, entry.bytes, from_disk=True)
+        for start in range(0, entry.bytes, STRIDE_BYTES):
+            piece = self._buffer[: entry.bytes - start]
+            with explained("read", path):
+                reader.fill(piece, start)
+            digest.update(piece)
+            self._done_bytes += len(piece)
             self._on_progress(self._done_bytes, self._total_bytes)
         return f"blake3:{digest.hexdigest()}"

@@ -1,4 +1,4 @@
-"""Reading ahead: the large files of a checkpoint are read and verified side by side, and handed out one by one."""
+"""Reading ahead: the files of a checkpoint are read and verified side by side, and handed out one by one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
 from perdure.core.component import Progress
-from perdure.files.writing import THREAD_THRESHOLD_BYTES
 from perdure.store.store import Checkpoint, Store
 
 _THREADS = 4
@@ -25,7 +24,7 @@ class Reading:
         checkpoint: Whose files.
         paths: Those that will be taken. The memory for all of them is needed at once anyway: nothing live is changed
             before everything has been verified.
-        tell: Told how far the large ones are, by whoever waits for one.
+        tell: Told how far all of them are, by whoever waits for one.
     """
 
     def __init__(self, store: Store, checkpoint: Checkpoint, paths: Iterable[str], tell: Progress) -> None:
@@ -33,18 +32,18 @@ class Reading:
         self._checkpoint = checkpoint
         self._tell = tell
         wanted = set(paths)
-        self._large = [
-            entry
-            for entry in sorted(checkpoint.manifest.files, key=lambda entry: entry.bytes, reverse=True)
-            if entry.path in wanted and entry.bytes >= THREAD_THRESHOLD_BYTES
-        ]
-        self._total_bytes = sum(entry.bytes for entry in self._large)
-        self._done_bytes = dict.fromkeys((entry.path for entry in self._large), 0)
+        self._entries = sorted(
+            (entry for entry in checkpoint.manifest.files if entry.path in wanted),
+            key=lambda entry: entry.bytes,
+            reverse=True,  # the longest one would end last
+        )
+        self._total_bytes = sum(entry.bytes for entry in self._entries)
+        self._done_bytes = dict.fromkeys((entry.path for entry in self._entries), 0)
         self._ahead: dict[str, Future[memoryview]] = {}
 
     def __enter__(self) -> Reading:
         self._threads = ThreadPoolExecutor(_THREADS, "perdure-read")
-        self._ahead = {entry.path: self._threads.submit(self._read, entry.path) for entry in self._large}
+        self._ahead = {entry.path: self._threads.submit(self._read, entry.path) for entry in self._entries}
         return self
 
     def _read(self, path: str) -> memoryview:

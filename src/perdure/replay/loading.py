@@ -9,8 +9,7 @@ into theirs.
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from perdure.core.ring import PAGE_BYTES, Column, Group, Piece, RingState, overl
 from perdure.core.tensorfile import Layout, header_bytes, parse_header
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
-from perdure.files.reading import allocate, open_checked
+from perdure.files.reading import Reader, allocate, open_checked
 from perdure.replay.coding import CodedFile
 from perdure.replay.header import Header
 from perdure.replay.layout import Place, plan_rows
@@ -96,63 +95,6 @@ def _contradicted(path: str, piece: Piece, entry: FileEntry | None, needed_bytes
     )
 
 
-class _Reading:
-    """
-    An open file that is read into memory, past the page cache as long as that can be.
-
-    Args:
-        files: The file system.
-        descriptor: Borrowed.
-        is_direct: Whether to try; what is no whole page, and file systems without such reads, end it.
-    """
-
-    def __init__(self, files: Files, descriptor: int, *, is_direct: bool) -> None:
-        self._files = files
-        self._descriptor = descriptor
-        self._is_direct = is_direct
-        if is_direct:
-            try:
-                files.start_direct(descriptor)
-            except OSError:
-                self._is_direct = False
-
-    def fill(self, target: memoryview, offset: int) -> None:
-        """Read as many bytes as ``target`` has, from an offset in the file."""
-        position = 0
-        while position < len(target):
-            rest = target[position:]
-            if self._is_direct and not _is_paged(rest, offset + position):
-                self._stop()
-            try:
-                count = self._files.read_into(self._descriptor, rest, offset + position)
-            except OSError as error:
-                if not self._is_direct or error.errno != errno.EINVAL:
-                    raise
-                self._stop()
-                continue
-            if count == 0:
-                raise OSError(errno.EIO, "the file became shorter while it was read")
-            position += count
-
-    def _stop(self) -> None:
-        self._files.stop_direct(self._descriptor)
-        self._is_direct = False
-
-
-def _is_paged(target: memoryview, offset: int) -> bool:
-    address = np.frombuffer(target, np.uint8).ctypes.data
-    return all(number % PAGE_BYTES == 0 for number in (address, len(target), offset))
-
-
-def _strides(target: memoryview) -> Iterator[memoryview]:
-    """Cut at multiples of the stride, and where whole pages end: only the rest then needs another way."""
-    whole = len(target) - len(target) % PAGE_BYTES
-    for start in range(0, whole, _STRIDE_BYTES):
-        yield target[start : min(start + _STRIDE_BYTES, whole)]
-    if whole < len(target):
-        yield target[whole:]
-
-
 class Loader:
     """
     Brings files into the columns of a ring.
@@ -169,7 +111,6 @@ class Loader:
     ) -> None:
         self._source = source
         self._files = files
-        self._is_direct = False
         columns = [column for group in groups for column in group.columns]
         self._memory = {column.name: MappedMemory(capacity * column.row_bytes) for column in columns}
         self.columns: dict[str, NDArray[Any]] = {
@@ -177,7 +118,7 @@ class Loader:
             for column in columns
         }
 
-    def bring(self, to_read: Sequence[Task], to_map: Sequence[Task], done: Done, *, is_local: bool = False) -> None:
+    def bring(self, to_read: Sequence[Task], to_map: Sequence[Task], done: Done) -> None:
         """
         Read files to their places, several at a time and digests compared, and map others while the disk is busy.
 
@@ -185,14 +126,12 @@ class Loader:
             to_read: Files to read, or to decode if they are coded.
             to_map: Files whose bytes are not verified. Of coded ones only the lengths are looked at.
             done: Told of each that has been read.
-            is_local: Whether large files may be read past the page cache, which a network's needs.
 
         Raises:
             CorruptionError: Kind ``replay.damaged``: the first file that is not what was committed, or of those to map
                 is gone or has another length; the columns are not to be used.
             StoreError: The process has too many mappings.
         """
-        self._is_direct = is_local
         for column in {column.name for task in to_read for column in task.columns}:
             self._memory[column].expect_all()
         with ThreadPoolExecutor(READERS, "perdure-read") as pool:
@@ -251,9 +190,9 @@ class Loader:
             memory.map_file(descriptor, offset + lead, whole, at + lead)
         if whole < size:
             with explained("read", "a replay segment"):
-                edges, reading = memory.bytes().data, _Reading(self._files, descriptor, is_direct=False)
-                reading.fill(edges[at : at + lead], offset)
-                reading.fill(edges[at + lead + whole : at + size], offset + lead + whole)
+                edges, reader = memory.bytes().data, Reader(self._files, descriptor, size - whole)
+                reader.fill(edges[at : at + lead], offset)
+                reader.fill(edges[at + lead + whole : at + size], offset + lead + whole)
 
     def _read_file(self, task: Task) -> None:
         doubt, piece = task.doubt, task.piece
@@ -268,14 +207,14 @@ class Loader:
         descriptor = self._open(doubt)
         try:
             position = 0
-            reading = _Reading(self._files, descriptor, is_direct=self._is_direct and task.is_mappable)
+            reader = Reader(self._files, descriptor, doubt.entry.bytes)
             for place in sorted(task.places, key=lambda place: place.offset_bytes):
                 while position < place.offset_bytes:
-                    position += self._take(reading, scratch[: place.offset_bytes - position], position, digest)
+                    position += self._take(reader, scratch[: place.offset_bytes - position], position, digest)
                 at = piece.used[0] * place.column.row_bytes
                 target = self._memory[place.column.name].bytes().data[at : at + place.size_bytes]
-                for part in _strides(target):
-                    position += self._take(reading, part, position, digest)
+                for start in range(0, len(target), _STRIDE_BYTES):
+                    position += self._take(reader, target[start : start + _STRIDE_BYTES], position, digest)
         finally:
             self._files.close(descriptor)
         actual = f"blake3:{digest.hexdigest()}"
@@ -284,9 +223,9 @@ class Loader:
                 doubt.entry.path, doubt.rows, "its bytes are not those that were committed", doubt.entry.digest, actual
             )
 
-    def _take(self, reading: _Reading, target: memoryview, offset: int, digest: Any) -> int:
+    def _take(self, reader: Reader, target: memoryview, offset: int, digest: Any) -> int:
         with explained("read", "a replay segment"):
-            reading.fill(target, offset)
+            reader.fill(target, offset)
         digest.update(target)
         return len(target)
 

@@ -11,7 +11,6 @@ import ctypes
 import errno
 import mmap
 import os
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,6 @@ _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 _IN_PLACE = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
 
-# Numbers of statfs(2) for file systems whose files are local and do not change under a mapping.
-LOCAL_FILE_SYSTEMS = {
-    0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x01021994: "tmpfs", 0xF2F52010: "f2fs",
-    0x2FC12FC1: "zfs", 0xCA451A4E: "bcachefs", 0x858458F6: "ramfs", 0x3153464A: "jfs", 0x52654973: "reiserfs",
-}  # fmt: skip
-OTHER_FILE_SYSTEMS = {
-    0x6969: "nfs", 0x65735546: "fuse", 0x794C7630: "overlay", 0xFF534D42: "cifs", 0xFE534D42: "smb", 0x01021997: "9p",
-    0x0BD00BD0: "lustre", 0x00C36400: "ceph", 0x47504653: "gpfs", 0x19830326: "beegfs", 0x6A656A63: "virtiofs",
-}  # fmt: skip
-
 
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
@@ -49,7 +38,6 @@ def _library() -> ctypes.CDLL:
     )  # fmt: skip
     library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    library.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
     return library
 
 
@@ -131,17 +119,6 @@ def fetch_ahead(array: NDArray[Any], slots: NDArray[np.intp]) -> None:
     for slot in sorted(set(slots.tolist())):
         first = (begin + slot * row_bytes) // PAGE_BYTES * PAGE_BYTES
         _C.madvise(first, begin + (slot + 1) * row_bytes - first, mmap.MADV_WILLNEED)
-
-
-def file_system_of(descriptor: int) -> tuple[str, bool]:
-    """Name of the file system that an open file is on, and whether mapping its files is wise."""
-    buffer = ctypes.create_string_buffer(512)
-    if _C.fstatfs(descriptor, buffer) != 0:
-        return f"unknown ({os.strerror(ctypes.get_errno())})", False
-    number = int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) & 0xFFFFFFFF
-    if number in LOCAL_FILE_SYSTEMS:
-        return LOCAL_FILE_SYSTEMS[number], True
-    return OTHER_FILE_SYSTEMS.get(number, f"type {number:#x}"), False
 
 
 def mappings_left() -> int:

@@ -16,9 +16,10 @@ from perdure.core.ring import RingState
 from perdure.core.trimming import All, MaxAge, Repacking, Trim, plan_repacking, plan_trim, without
 from perdure.errors import CorruptionError, IncompatibleError
 from perdure.files.door import Files
+from perdure.files.systems import file_system_of
 from perdure.replay.header import HEADER_FILE, MUTABLE_FILE, Header, decode_header
 from perdure.replay.loading import Loader, Task, list_tasks, read_mutable
-from perdure.replay.mapping import MappedMemory, file_system_of, mappings_left
+from perdure.replay.mapping import MappedMemory, mappings_left
 from perdure.replay.progress import ProgressFile
 from perdure.replay.rings import Columns, Ring, RingContent
 from perdure.replay.rows import column_of
@@ -214,7 +215,7 @@ class _Restore:
         verified = rest if is_eager and not is_read and self._options.damaged != "drop" else []
         mapped = found if is_read else wide
         self._total_bytes = self._done_bytes + _bytes(now) + _bytes(verified)
-        loader.bring(now, [*mapped, *later], self._done, is_local=is_local)
+        loader.bring(now, [*mapped, *later], self._done)
         doubts = [task.doubt for task in verified]
         for error in find_all_damage(self._source, self._files, doubts, self._done).values():
             raise error

@@ -30,8 +30,8 @@ class Images:
         try:
             image = self._free.pop()
         except IndexError:
-            return allocate(size_bytes)
-        return image if len(image) >= size_bytes else allocate(size_bytes)
+            image = memoryview(b"")
+        return image if len(image) >= size_bytes else allocate(size_bytes, is_wiped_in_children=True)
 
     def give(self, image: memoryview) -> None:
         """Take it back."""
