@@ -22,6 +22,7 @@ NAMES = {
     "dcp": "DCP, synced",
     "dcp_async": "DCP, asynchronous",
     "dcp_process": "DCP, in a process",
+    "torch_checkpointing": "torch_checkpointing",
     "orbax_async": "Orbax, asynchronous",
 }
 

@@ -366,9 +366,9 @@ class BrokenDisk(Files):
         self._bad = set()
 
     def open_beneath(self, root, relative):
-        descriptor = super().open_beneath(root, relative)
+        descriptor, size = super().open_beneath(root, relative)
         (self._bad.add if relative == self._name else self._bad.discard)(descriptor)
-        return descriptor
+        return descriptor, size
 
     def read_into(self, descriptor, buffer, offset_bytes):
         if descriptor in self._bad:

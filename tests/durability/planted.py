@@ -411,8 +411,9 @@ def pickles() -> Sequence[str]:
     ]
 
 
-def _opens_anything(self: Files, root: Path, relative: str) -> int:
-    return os.open(root / relative, os.O_RDONLY)
+def _opens_anything(self: Files, root: Path, relative: str) -> tuple[int, int]:
+    descriptor = os.open(root / relative, os.O_RDONLY)
+    return descriptor, os.fstat(descriptor).st_size
 
 
 def _removes_anything(files: Files, root: Path) -> None:

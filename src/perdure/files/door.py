@@ -169,11 +169,14 @@ class Files:
 
     # Reading changes nothing, but tests must be able to make it fail and to look at what was asked for.
 
-    def open_beneath(self, root: Path, relative: str) -> int:
+    def open_beneath(self, root: Path, relative: str) -> tuple[int, int]:
         """
         Open a regular file under ``root`` for reading, following no symbolic link below it.
 
         Every folder on the way is opened by descriptor, so that nothing swapped in meanwhile can lead outside.
+
+        Returns:
+            Its descriptor, and its length in bytes.
         """
         folders, _, name = relative.rpartition("/")
         descriptor = self.open_folder_beneath(root, folders)
@@ -194,13 +197,14 @@ class Files:
             descriptor = inner
         return descriptor
 
-    def open_in(self, folder: int, name: str) -> int:
-        """Open a regular file in an open folder for reading, following no symbolic link."""
+    def open_in(self, folder: int, name: str) -> tuple[int, int]:
+        """Open a regular file in an open folder for reading, following no link; its descriptor and length in bytes."""
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode):
             os.close(opened)
             raise OSError(errno.EINVAL, "not a regular file")
-        return opened
+        return opened, status.st_size
 
     def is_cached(self, descriptor: int, offset_bytes: int) -> bool:
         """Whether a read of the byte there would not wait for the disk; also true where that cannot be found out."""
@@ -216,10 +220,6 @@ class Files:
         """Let reads of an open file go past the page cache; they must be of whole pages, into whole pages of memory."""
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
-
-    def size(self, descriptor: int) -> int:
-        """Length of an open file in bytes."""
-        return os.fstat(descriptor).st_size
 
     def read_into(self, descriptor: int, buffer: memoryview, offset_bytes: int) -> int:
         """Read some bytes from an offset into ``buffer``; returns how many, 0 at the end."""

@@ -61,14 +61,19 @@ class Reader:
     Args:
         files: The file system.
         descriptor: Borrowed.
-        size_bytes: How much of it will be read.
+        size_bytes: Its length.
+        in_pages: Whether most of what will be asked for is whole pages of the file for whole pages of memory. Nothing
+            else can be read past the cache.
         from_disk: Whether it is the disk that is asked, whatever the cache has: to find out what the disk still has.
     """
 
-    def __init__(self, files: Files, descriptor: int, size_bytes: int, *, from_disk: bool = False) -> None:
+    def __init__(
+        self, files: Files, descriptor: int, size_bytes: int, *, in_pages: bool = True, from_disk: bool = False
+    ) -> None:
         self._files = files
         self._descriptor = descriptor
-        self._is_direct = size_bytes >= _DIRECT_BYTES and self._starts_direct(size_bytes, from_disk=from_disk)
+        is_worth_it = in_pages and size_bytes >= _DIRECT_BYTES
+        self._is_direct = is_worth_it and self._starts_direct(size_bytes, from_disk=from_disk)
 
     def _starts_direct(self, size_bytes: int, *, from_disk: bool) -> bool:
         if not file_system_of(self._descriptor)[1]:
@@ -144,24 +149,18 @@ def open_checked(files: Files, root: Path, entry: FileEntry, folder: int | None 
     """
     try:
         if folder is None:
-            descriptor = files.open_beneath(root, entry.path)
+            descriptor, size = files.open_beneath(root, entry.path)
         else:
-            descriptor = files.open_in(folder, entry.path.rpartition("/")[2])
+            descriptor, size = files.open_in(folder, entry.path.rpartition("/")[2])
     except OSError as error:
         path = root / entry.path
         if error.errno in _GONE:
             raise damaged(path, "it is missing or no regular file", entry.bytes, error.strerror or "") from error
         with explained("open", path):
             raise
-    with explained("look at", entry.path):
-        try:
-            size = files.size(descriptor)
-        except OSError:
-            files.close(descriptor)
-            raise
-        if size == entry.bytes:
-            return descriptor
-        files.close(descriptor)
+    if size == entry.bytes:
+        return descriptor
+    files.close(descriptor)
     raise damaged(root / entry.path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
 
 
@@ -232,7 +231,7 @@ def read_small(files: Files, root: Path, relative: str, limit_bytes: int) -> byt
     """
     path = root / relative
     try:
-        descriptor = files.open_beneath(root, relative)
+        descriptor, size = files.open_beneath(root, relative)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
@@ -242,7 +241,6 @@ def read_small(files: Files, root: Path, relative: str, limit_bytes: int) -> byt
             raise
     with explained("read", path):
         try:
-            size = files.size(descriptor)
             if size > limit_bytes:
                 raise damaged(path, f"it has {size} bytes and at most {limit_bytes} are read", limit_bytes, size)
             content = bytearray(size)

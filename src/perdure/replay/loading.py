@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
@@ -35,8 +35,7 @@ _STRIDE_BYTES = 1024 * 1024
 """Large enough for reads past the page cache, each of which waits for the disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """One file to bring into memory."""
 
     doubt: Doubt
@@ -190,7 +189,7 @@ class Loader:
             memory.map_file(descriptor, offset + lead, whole, at + lead)
         if whole < size:
             with explained("read", "a replay segment"):
-                edges, reader = memory.bytes().data, Reader(self._files, descriptor, size - whole)
+                edges, reader = memory.bytes().data, Reader(self._files, descriptor, size, in_pages=False)
                 reader.fill(edges[at : at + lead], offset)
                 reader.fill(edges[at + lead + whole : at + size], offset + lead + whole)
 
@@ -207,7 +206,7 @@ class Loader:
         descriptor = self._open(doubt)
         try:
             position = 0
-            reader = Reader(self._files, descriptor, doubt.entry.bytes)
+            reader = Reader(self._files, descriptor, doubt.entry.bytes, in_pages=task.is_mappable)
             for place in sorted(task.places, key=lambda place: place.offset_bytes):
                 while position < place.offset_bytes:
                     position += self._take(reader, scratch[: place.offset_bytes - position], position, digest)

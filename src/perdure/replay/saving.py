@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from perdure.core.component import ContentPart, LinkPart, Part
@@ -100,7 +101,8 @@ class Draft:
         pieces = {key: held for key, held in kept.items() if key not in self.planned}
         for key, plans in self.planned.items():
             held = tuple(
-                plan.piece if plan.source else replace(plan.piece, is_coded=plan.piece.file in coded) for plan in plans
+                plan.piece if plan.source else msgspec.structs.replace(plan.piece, is_coded=plan.piece.file in coded)
+                for plan in plans
             )
             if held:
                 pieces[key] = held

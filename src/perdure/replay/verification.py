@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
+import msgspec
 from blake3 import blake3
 
 from perdure.core.component import PartsSource
@@ -32,8 +32,7 @@ Key = tuple[str, int]
 """Prefix of a group, and segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(msgspec.Struct, frozen=True):
     """A file in use whose bytes have not been compared with its digest yet."""
 
     key: Key
@@ -126,8 +125,7 @@ def find_all_damage(
     return damage
 
 
-@dataclass(frozen=True, slots=True)
-class Errand:
+class Errand(msgspec.Struct, frozen=True):
     """What is left to do about one file."""
 
     doubt: Doubt

@@ -27,7 +27,6 @@ READING = frozenset(
         "open_in",
         "is_cached",
         "start_direct",
-        "size",
         "read_into",
         "names",
         "status",
