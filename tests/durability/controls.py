@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -91,11 +92,34 @@ def _orbax_load(path: Path) -> np.ndarray:
     return np.asarray(restored["weight"])
 
 
+def _torch_checkpointing() -> Any:
+    from torch_checkpointing import CheckpointManager, SyncCheckpointSaverConfig
+    from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+
+    storage = LocalFileSystemStorageConfig(use_direct_io=False)  # with it, saves fail on ext4 in 0.1.1
+    return CheckpointManager(CheckpointManager.Config(save=SyncCheckpointSaverConfig(), storage_config=storage))
+
+
+def _torch_checkpointing_save(path: Path) -> None:
+    import torch
+
+    _torch_checkpointing().save(str(path), {"state": {"weight": torch.from_numpy(EXPECTED.copy())}})
+
+
+def _torch_checkpointing_load(path: Path) -> np.ndarray:
+    import torch
+
+    state = {"weight": torch.zeros(len(EXPECTED))}
+    _torch_checkpointing().load(str(path), into={"state": state}, strict=True)
+    return state["weight"].numpy()
+
+
 WRITERS: Mapping[str, Writer] = {
     "torch.save": Writer("torch", _torch_save, _torch_load),
     "safetensors": Writer("safetensors", _safetensors_save, _safetensors_load),
     "torch DCP": Writer("torch", _dcp_save, _dcp_load),
     "Orbax": Writer("orbax", _orbax_save, _orbax_load),
+    "torch_checkpointing": Writer("torch_checkpointing", _torch_checkpointing_save, _torch_checkpointing_load),
 }
 
 

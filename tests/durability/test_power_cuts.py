@@ -63,7 +63,7 @@ def test_nothing_acknowledged_is_lost_when_what_btrfs_held_in_memory_is():
 
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
 def test_the_harness_catches_every_other_writer_losing_an_acknowledged_save(file_system):
-    """torch.save, safetensors, torch DCP, and Orbax where it is installed, lose a save that they reported as done."""
+    """torch.save, safetensors, torch DCP and the others that are installed lose a save that they reported as done."""
     outcome = _run(["-m", "tests.durability.controls"], file_system)
     assert outcome["caught"] == outcome["tried"], outcome["found"]
     assert {"torch.save", "safetensors", "torch DCP"} <= set(outcome["tried"])
