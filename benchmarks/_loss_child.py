@@ -26,7 +26,8 @@ import torch
 
 import perdure
 from benchmarks._save_peers import SIZES, build
-from benchmarks.interference import BATCH, Trainer
+from benchmarks._training import Trainer
+from benchmarks.interference import BATCH
 from benchmarks.measure import sync_all
 from perdure import Every
 

@@ -29,7 +29,7 @@ NAMES = {
 
 def draw(document: dict[str, Any]) -> str:
     """An SVG image of a benchmark's figures."""
-    figures = [figure for figure in document["figures"] if figure["value"] and ":milliseconds" not in figure["id"]]
+    figures = [figure for figure in document["figures"] if figure["value"] and not _is_left_out(figure["id"])]
     values = [figure["value"] for figure in figures] + [bound for f in figures if (bound := bound_of(f))]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
 
@@ -46,6 +46,11 @@ def draw(document: dict[str, Any]) -> str:
     for number, figure in enumerate(figures):
         lines += _row(figure, TOP + ROW * number, across, across(10.0**low))
     return "\n".join([*lines, "</svg>\n"])
+
+
+def _is_left_out(name: str) -> bool:
+    """Whether a figure is no ratio to one copy, or another kind of cost."""
+    return ":milliseconds" in name or ":cost:" in name
 
 
 def _row(figure: dict[str, Any], y: float, across: Any, start: float) -> list[str]:

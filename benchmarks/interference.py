@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,37 +18,13 @@ import torch
 from torch import nn
 
 from benchmarks._save_peers import SIZES, Make, build, peers, size_of, tensors
+from benchmarks._training import Trainer
 from benchmarks.measure import MB, alternate, figure, machine, scratch, summary
 from benchmarks.persist import raw_writer
-from benchmarks.stall import copier
+from benchmarks.stall import after_a_step, copier
 
 STEPS_PER_SAVE = 10
 BATCH = {"6MB": 256, "64MB": 64, "256MB": 64}
-
-
-class Trainer:
-    """A training loop that is timed step by step."""
-
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, batch: int) -> None:
-        self._module, self._optimizer = module, optimizer
-        first = next(module.parameters())
-        self._input = torch.randn(batch, first.shape[1])
-
-    def step(self) -> None:
-        """One update."""
-        self._optimizer.zero_grad()
-        self._module(self._input).square().mean().backward()
-        self._optimizer.step()
-
-    def steps(self, count: int, at_step: Callable[[int], None]) -> list[float]:
-        """Seconds of each of so many steps, what happens before it included."""
-        taken = []
-        for number in range(count):
-            began = time.perf_counter()
-            at_step(number)
-            self.step()
-            taken.append(time.perf_counter() - began)
-        return taken
 
 
 def nothing(_: int) -> None:
@@ -116,13 +91,10 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
 
         return one
 
-    copy = copier(tensors(module, optimizer))
-
-    def one_copy() -> float:
-        trainer.step()  # the copy of what was just written, as a save's is
-        return copy()
-
-    contenders = {"none": contender("none", nothing, lambda: None), "copy": one_copy}
+    contenders = {
+        "none": contender("none", nothing, lambda: None),
+        "copy": after_a_step(copier(tensors(module, optimizer)), trainer),
+    }
     plain = Plain(module, optimizer, where)
     contenders["plain"] = contender("plain", saver(plain), plain.finish)
     contenders |= {name: contender(name, saver(peer), peer.finish) for name, peer in chosen.items()}
