@@ -78,10 +78,10 @@ class Reader:
     def _starts_direct(self, size_bytes: int, *, from_disk: bool) -> bool:
         if not file_system_of(self._descriptor)[1]:
             return False
-        # Its middle speaks for a file: the beginning is in the cache whenever somebody has looked at the header.
-        if not from_disk and self._files.is_cached(self._descriptor, size_bytes // 2):
-            return False
         try:
+            # Its middle speaks for a file: the beginning is in the cache whenever somebody has looked at the header.
+            if not from_disk and self._files.is_cached(self._descriptor, size_bytes // 2):
+                return False
             self._files.start_direct(self._descriptor)
         except OSError:
             return False  # not every file system has such reads

@@ -68,7 +68,7 @@ def error(code: int, *, done: bool = False, applies: Callable[[Call], bool] = _e
         if done or call.name == "close":
             result = proceed()
             if call.name.startswith("open"):
-                os.close(result)
+                os.close(result if isinstance(result, int) else result[0])  # to read, its length comes with it
         raise FaultError(code, done=done)
 
     return Fault(errno.errorcode[code] + (" after" if done else ""), strike, applies)
