@@ -24,7 +24,8 @@ from perdure.files.reading import allocate
 
 STRIDE_BYTES = 256 * 1024
 """Small enough that a digest finds what was just read in the processor's own cache."""
-READERS = 4
+READERS = 8
+"""While some wait for the disk, others digest."""
 SILENCE_SECONDS = 120.0
 """One segment takes milliseconds, seconds on a slow network; after this long without one the disk is stuck."""
 
