@@ -141,6 +141,29 @@ class NamesOpened(Files):
         return super().open_in(folder, name)
 
 
+def test_a_file_is_mapped_when_a_row_of_it_is_asked_for(small, saved):
+    """A restore opens nothing that it maps; writing a row opens the files around it, asking for all rows the others."""
+    files = NamesOpened()
+    ring = small.ring()
+    small.component(ring, files=files).restore_parts(saved)
+    assert {name for name in files.opened if name.startswith("segment")} == set()
+    small.add(ring, 1)
+    assert {name[:14] for name in files.opened if name.startswith("segment")} == {"segment-000002"}
+    assert small.numbers(ring) == list(range(21, 71))
+    assert {name[:14] for name in files.opened if name.startswith("segment")} == {f"segment-{n:06}" for n in range(7)}
+
+
+@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_bytes(b"short")])
+def test_what_is_mapped_later_is_looked_at_now(small, saved, change):
+    """A file that is gone or has another length is refused by the restore, not by the first batch that needs it."""
+    change(saved.path("segment-000004.safetensors"))
+    ring = small.ring()
+    with pytest.raises(CorruptionError, match="segment-000004") as refused:
+        small.component(ring).restore_parts(saved)
+    assert refused.value.kind == "replay.damaged"
+    assert ring.total_count == 0
+
+
 def test_trimmed_segments_are_not_opened(small, saved):
     """Restoring the newest rows opens their segments, no others."""
     files = NamesOpened()

@@ -206,6 +206,14 @@ class Files:
             raise OSError(errno.EINVAL, "not a regular file")
         return opened, status.st_size
 
+    def size_in(self, folder: int, name: str) -> int | None:
+        """Length in bytes of a regular file in an open folder; None if there is none, or something else."""
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
     def is_cached(self, descriptor: int, offset_bytes: int) -> bool:
         """Whether a read of the byte there would not wait for the disk; also true where that cannot be found out."""
         try:

@@ -161,7 +161,37 @@ def open_checked(files: Files, root: Path, entry: FileEntry, folder: int | None 
     if size == entry.bytes:
         return descriptor
     files.close(descriptor)
-    raise damaged(root / entry.path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
+    raise _of_another_length(root, entry, size)
+
+
+def look_at(files: Files, root: Path, entry: FileEntry, folder: int | None = None) -> None:
+    """
+    Check that a committed file is there and has its length, without opening it if its folder is open.
+
+    Args:
+        files: The file system.
+        root: The checkpoint's directory.
+        entry: The file.
+        folder: As for `open_checked`.
+
+    Raises:
+        CorruptionError: As `open_checked`.
+        StoreError: As `open_checked`.
+    """
+    if folder is None:
+        files.close(open_checked(files, root, entry))
+        return
+    size = None
+    with explained("look at", entry.path):
+        size = files.size_in(folder, entry.path.rpartition("/")[2])
+    if size is None:
+        raise damaged(root / entry.path, "it is missing or no regular file", entry.bytes, "")
+    if size != entry.bytes:
+        raise _of_another_length(root, entry, size)
+
+
+def _of_another_length(root: Path, entry: FileEntry, size: int) -> CorruptionError:
+    return damaged(root / entry.path, f"it has {size} bytes and {entry.bytes} were committed", entry.bytes, size)
 
 
 def read_verified(

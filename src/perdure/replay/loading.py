@@ -9,6 +9,7 @@ into theirs.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -24,7 +25,7 @@ from perdure.core.ring import PAGE_BYTES, Column, Group, Piece, RingState, overl
 from perdure.core.tensorfile import Layout, header_bytes, parse_header
 from perdure.errors import CorruptionError
 from perdure.files.door import Files, explained
-from perdure.files.reading import Reader, allocate, open_checked
+from perdure.files.reading import Reader, allocate, look_at, open_checked
 from perdure.replay.coding import CodedFile
 from perdure.replay.header import Header
 from perdure.replay.layout import Place, plan_rows
@@ -110,6 +111,7 @@ class Loader:
     ) -> None:
         self._source = source
         self._files = files
+        self._folder: int | None = None
         columns = [column for group in groups for column in group.columns]
         self._memory = {column.name: MappedMemory(capacity * column.row_bytes) for column in columns}
         self.columns: dict[str, NDArray[Any]] = {
@@ -117,18 +119,19 @@ class Loader:
             for column in columns
         }
 
-    def bring(self, to_read: Sequence[Task], to_map: Sequence[Task], done: Done) -> None:
+    def bring(self, to_read: Sequence[Task], to_map: Sequence[Task], later: Sequence[Task], done: Done) -> None:
         """
         Read files to their places, several at a time and digests compared, and map others while the disk is busy.
 
         Args:
             to_read: Files to read, or to decode if they are coded.
-            to_map: Files whose bytes are not verified. Of coded ones only the lengths are looked at.
+            to_map: Files whose bytes are not verified.
+            later: Files that are only looked at, whether they are there and have their lengths.
             done: Told of each that has been read.
 
         Raises:
-            CorruptionError: Kind ``replay.damaged``: the first file that is not what was committed, or of those to map
-                is gone or has another length; the columns are not to be used.
+            CorruptionError: Kind ``replay.damaged``: the first file that is not what was committed, or of those not to
+                be read is gone or has another length; the columns are not to be used.
             StoreError: The process has too many mappings.
         """
         for column in {column.name for task in to_read for column in task.columns}:
@@ -136,7 +139,10 @@ class Loader:
         with ThreadPoolExecutor(READERS, "perdure-read") as pool:
             running = {pool.submit(self._read_file, task): task for task in to_read}
             try:
-                self._map(to_map)
+                for task in to_map:
+                    self.map(task)
+                for task in later:
+                    self._look(task)
                 for finished in as_completed(running):
                     finished.result()
                     done(running[finished].doubt)
@@ -144,29 +150,43 @@ class Loader:
                 for waiting in running:
                     waiting.cancel()
 
-    def _map(self, tasks: Sequence[Task]) -> None:
-        if not tasks:
-            return
-        # All of them lie in one folder, which is opened once.
-        folder = self._open_folder(tasks[0].doubt.entry.path)
-        try:
-            for task in tasks:
-                descriptor = self._open(task.doubt, folder)
-                try:
-                    for place in task.places:
-                        self._map_column(descriptor, task.piece, place)
-                finally:
-                    self._files.close(descriptor)
-        finally:
-            if folder is not None:
-                self._files.close(folder)
+    def _folder_of(self, task: Task) -> int | None:
+        """
+        The open folder of a file, in which all of them lie; None if it cannot be opened, and each is asked for by path.
 
-    def _open_folder(self, path: str) -> int | None:
-        """Open the folder of a file; None if that cannot be, which the files are then asked about one by one."""
+        It is closed when nobody wants anything of this loader any more.
+        """
+        if self._folder is None:
+            try:
+                folder = self._files.open_folder_beneath(
+                    self._source.directory, task.doubt.entry.path.rpartition("/")[0]
+                )
+            except OSError:
+                return None
+            weakref.finalize(self, self._files.close, folder).atexit = False
+            self._folder = folder
+        return self._folder
+
+    def map(self, task: Task) -> None:
+        """
+        Map a file to its places; nothing is read but what does not fill a page at its edges.
+
+        Raises:
+            CorruptionError: Kind ``replay.damaged``: it is gone or has another length.
+            StoreError: The process has too many mappings, or the file cannot be opened.
+        """
+        descriptor = self._open(task.doubt, self._folder_of(task))
         try:
-            return self._files.open_folder_beneath(self._source.directory, path.rpartition("/")[0])
-        except OSError:
-            return None
+            for place in task.places:
+                self._map_column(descriptor, task.piece, place)
+        finally:
+            self._files.close(descriptor)
+
+    def _look(self, task: Task) -> None:
+        try:
+            look_at(self._files, self._source.directory, task.doubt.entry, self._folder_of(task))
+        except CorruptionError as error:
+            raise self._damaged(task.doubt, error) from error
 
     def _open(self, doubt: Doubt, folder: int | None = None) -> int:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -209,13 +209,16 @@ class _Restore:
         rest = [task for task in wide if task.doubt.entry.digest not in known]
         coded = [task for task in tasks if not task.places]
         # The one that the ring goes on in is decoded now: neither the first row added nor what is missing waits for it.
-        later = [] if is_eager or not self._options.may_wait else self._from_the_head(coded)[1:]
+        can_wait = self._options.may_wait and not is_eager
+        later = self._from_the_head(coded)[1:] if can_wait else []
         plain = [task for task in tasks if task.places and not task.is_mappable]
         now = plain + (rest if is_read else []) + [task for task in coded if task not in later]
         verified = rest if is_eager and not is_read and self._options.damaged != "drop" else []
         mapped = found if is_read else wide
         self._total_bytes = self._done_bytes + _bytes(now) + _bytes(verified)
-        loader.bring(now, [*mapped, *later], self._done)
+        # A file is mapped when the first row of it is asked for: of a large ring the first batch needs a few dozen.
+        mapped_later = mapped if can_wait else []
+        loader.bring(now, [] if can_wait else mapped, [*mapped_later, *later], self._done)
         doubts = [task.doubt for task in verified]
         for error in find_all_damage(self._source, self._files, doubts, self._done).values():
             raise error
@@ -223,7 +226,8 @@ class _Restore:
         self._notes.append(_say_how(now, mapped, doubtful, later, refusal, self._options.verify))
         if self._options.progress_file is not None:
             self._options.progress_file.remove()
-        errands = [self._decoding(loader, task) for task in later]
+        errands = [self._bringing(loader.map, task) for task in mapped_later]
+        errands += [self._bringing(loader.decode, task) for task in later]
         return loader, errands + [self._comparison(task.doubt) for task in doubtful]
 
     def _from_the_head(self, tasks: Sequence[Task]) -> list[Task]:
@@ -231,15 +235,15 @@ class _Restore:
         state = self._header.state
         return sorted(tasks, key=lambda task: (task.piece.used[1] - 1 - state.head_position) % state.capacity)
 
-    def _decoding(self, loader: Loader, task: Task) -> Errand:
-        def decode(_: memoryview) -> CorruptionError | None:
+    def _bringing(self, bring: Callable[[Task], None], task: Task) -> Errand:
+        def run(_: memoryview) -> CorruptionError | None:
             try:
-                loader.decode(task)
+                bring(task)
             except CorruptionError as error:
                 return error
             return None
 
-        return Errand(task.doubt, decode, brings_rows=True)
+        return Errand(task.doubt, run, brings_rows=True)
 
     def _comparison(self, doubt: Doubt) -> Errand:
         compare = partial(find_damage, self._source, self._files, doubt)

@@ -31,6 +31,8 @@ SILENCE_SECONDS = 120.0
 
 Key = tuple[str, int]
 """Prefix of a group, and segment."""
+_Name = tuple[Key, str, bool]
+"""Of an errand: the segment, its file, and whether it brings rows."""
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -148,8 +150,9 @@ class Verification:
     """
 
     def __init__(self, errands: Sequence[Errand]) -> None:
-        self._open = {(errand.doubt.key, errand.doubt.piece.file): errand for errand in errands}
-        self._running: set[tuple[Key, str]] = set()
+        # Of one file there may be two: its rows are brought, and then its digest is compared.
+        self._open = {(errand.doubt.key, errand.doubt.piece.file, errand.brings_rows): errand for errand in errands}
+        self._running: set[_Name] = set()
         self._absent = sum(errand.brings_rows for errand in errands)
         self._changed = threading.Condition()
         self._error: PerdureError | None = None
@@ -239,7 +242,7 @@ class Verification:
                 return
             self._settle(name, errand, scratch)
 
-    def _settle(self, name: tuple[Key, str], errand: Errand, scratch: memoryview) -> PerdureError | None:
+    def _settle(self, name: _Name, errand: Errand, scratch: memoryview) -> PerdureError | None:
         """Run an errand once, whoever wants it; returns what went wrong."""
         with self._changed:
             # Twice would be wrong: rows that were brought may have been overwritten by the ring meanwhile.

@@ -25,6 +25,7 @@ READING = frozenset(
         "open_beneath",
         "open_folder_beneath",
         "open_in",
+        "size_in",
         "is_cached",
         "start_direct",
         "read_into",
