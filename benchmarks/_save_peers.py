@@ -169,18 +169,28 @@ class Safetensors:
         """Nothing is held."""
 
 
-class Dcp:
-    """``torch.distributed.checkpoint``, synchronous."""
+class Numbered:
+    """Saves to a folder of its own each time; the one before goes first, which does not count."""
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
-        self.state = {"module": module.state_dict(), "optimizer": optimizer.state_dict()}
-        self._where = where
+    def __init__(self, where: Path) -> None:
+        self._where = where.absolute()
         self._number = 0
 
     def _next(self) -> Path:
         shutil.rmtree(self.written(), ignore_errors=True)
         self._number += 1
         return self.written()
+
+    def written(self) -> Path:
+        return self._where / f"{type(self).__name__}-{self._number}"
+
+
+class Dcp(Numbered):
+    """``torch.distributed.checkpoint``, synchronous."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
+        super().__init__(where)
+        self.state = {"module": module.state_dict(), "optimizer": optimizer.state_dict()}
 
     def begin(self) -> float:
         import torch.distributed.checkpoint as dcp
@@ -193,9 +203,6 @@ class Dcp:
 
     def finish(self) -> None:
         """Nothing is left."""
-
-    def written(self) -> Path:
-        return self._where / f"{type(self).__name__}-{self._number}"
 
     def load(self) -> None:
         import torch.distributed.checkpoint as dcp
@@ -268,7 +275,7 @@ class DcpProcess(DcpAsync):
         dist.destroy_process_group()
 
 
-class TorchCheckpointing:
+class TorchCheckpointing(Numbered):
     """
     Meta's ``torch_checkpointing``: copied in a thread, written by a process of its own.
 
@@ -280,9 +287,8 @@ class TorchCheckpointing:
         from torch_checkpointing import CheckpointManager
         from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
+        super().__init__(where)
         self._state = {"module": module, "optimizer": optimizer}
-        self._where = where
-        self._number = 0
         self._manager = CheckpointManager(
             CheckpointManager.Config(storage_config=LocalFileSystemStorageConfig(use_direct_io=False))
         )
@@ -296,18 +302,14 @@ class TorchCheckpointing:
         return {name: value.state_dict() for name, value in self._state.items()}
 
     def begin(self) -> float:
-        shutil.rmtree(self.written(), ignore_errors=True)
-        self._number += 1
+        path = self._next()
         began = time.perf_counter()
-        self._future = self._manager.save(str(self.written()), self._live())
+        self._future = self._manager.save(str(path), self._live())
         return time.perf_counter() - began
 
     def finish(self) -> None:
         self._future.result()
         sync_all(self.written())
-
-    def written(self) -> Path:
-        return self._where / f"torch-checkpointing-{self._number}"
 
     def load(self) -> None:
         self._manager.load(str(self.written()), into=self._live())
@@ -318,32 +320,27 @@ class TorchCheckpointing:
         self._manager.close()
 
 
-class Orbax:
+class Orbax(Numbered):
     """Orbax's ``AsyncCheckpointer`` with the same numbers in JAX arrays, which never change and need no staging."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
         import jax.numpy as jnp
         import orbax.checkpoint as ocp
 
+        super().__init__(where)
         self._tree = {name: jnp.asarray(value.numpy()) for name, value in tensors(module, optimizer).items()}
         self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         self._arguments = ocp.args
-        self._where = where.absolute()
-        self._number = 0
 
     def begin(self) -> float:
-        shutil.rmtree(self.written(), ignore_errors=True)
-        self._number += 1
+        path = self._next()
         began = time.perf_counter()
-        self._checkpointer.save(self.written(), args=self._arguments.StandardSave(self._tree))
+        self._checkpointer.save(path, args=self._arguments.StandardSave(self._tree))
         return time.perf_counter() - began
 
     def finish(self) -> None:
         self._checkpointer.wait_until_finished()
         sync_all(self.written())
-
-    def written(self) -> Path:
-        return self._where / f"orbax-{self._number}"
 
     def load(self) -> None:
         import jax

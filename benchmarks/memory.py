@@ -83,7 +83,7 @@ def run(quick: bool) -> dict[str, Any]:  # noqa: FBT001 - the one argument of ev
     begun, warm, late = raw["bytes_at"].values()
     figures.append(figure("memory:warm-up", (warm - begun) / raw["state_bytes"], "", raw))
     figures.append(figure("F6:growth", (late - warm) / raw["state_bytes"], ALLOWED_GROWTH, raw))
-    packages = ("perdure", "torch", "safetensors", "orbax-checkpoint")
+    packages = ("perdure", "torch", "safetensors", "torch_checkpointing", "orbax-checkpoint")
     return {"benchmark": "memory", "schema": 1, "machine": machine(*packages), "figures": figures}
 
 

@@ -27,7 +27,6 @@ BESIDE = "<=0.1"
 BESIDE_SIZES = ("256MB", "1.5GB")
 """From here on a copy takes long enough to be worth hiding behind compute."""
 
-
 BATCH = 16
 """Of the steps before and after each save."""
 WARM_UP = 2

@@ -484,6 +484,9 @@ BUGS: Mapping[str, Bug] = {
     ),
     "a full disk is swallowed": Bug("failing calls", as_store(SwallowsErrors), failing("save", ENOSPC)),
     "a failed sync is swallowed": Bug("failing calls", as_store(SwallowsErrors), failing("save", FAILED_SYNC)),
+    "files stay open after an error": Bug(
+        "failing calls", lambda: put(Together, _abandon=lambda _: None), failing("save", FAILED_SYNC)
+    ),
     "sizes are believed": Bug("damage", lambda: put(_store, read_verified=_believes_sizes), damaged),
     "files are believed": Bug("damage", lambda: put(_store, read_verified=_believes_anything), damaged),
     "seals are believed": Bug("damage", lambda: put(perdure.core.manifest, unseal=_unsealed), damaged),

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, product
 from pathlib import Path
@@ -23,6 +23,7 @@ from perdure.testing.interception import READING
 from perdure.testing.promises import Event, Promises, Value, observe
 from perdure.testing.recording import Operation
 from perdure.testing.scenario import Scenario, numbered_ids
+from tests.descriptors import open_beneath
 from tests.durability.workloads import FAMILIES, SEGMENTS, WORKLOADS, Workload, World
 
 MARKERS = ("marker.json", "restoring.step", "restored.step")
@@ -241,20 +242,10 @@ def fail_every_call(name: str, report: Report, faults: Sequence[Fault] = ERRORS)
                 report.violations += [f"{problem}, {where}" for problem in problems]
 
 
-def _open_beneath(directory: Path) -> int:
-    """How many descriptors are open of what lies in a directory; the process has others, which come and go."""
-    count = 0
-    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path would be made for each
-        with suppress(OSError):  # that of the listing itself is closed already
-            target = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - as above
-            count += target == str(directory) or target.startswith(f"{directory}/")
-    return count
-
-
 def _fail_one_call(
     directory: Path, name: str, files: FaultyFiles, checkpoints: tuple[Checkpoint, Checkpoint], promises: Promises
 ) -> list[str]:
-    descriptors = _open_beneath(directory)
+    descriptors = open_beneath(directory)
     problems = []
     try:
         ACTS[name](Scenario(directory, files, promises.note, "second", generation=2), *checkpoints)
@@ -266,7 +257,7 @@ def _fail_one_call(
     else:
         if files.struck and files.fault is not SHORT_WRITE and not (name in TENDS_A_HINT and _only_read(files)):
             problems.append("the error is swallowed")
-    if _open_beneath(directory) != descriptors:
+    if open_beneath(directory) != descriptors:
         problems.append("a descriptor is left open")
     problems += promises.violations(look(Store(directory, Files(), numbered_ids("reader"))))
     return problems + go_on(directory, promises)

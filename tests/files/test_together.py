@@ -1,7 +1,6 @@
 """Syncing together: everything asked for is synced and closed, whatever fails."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,7 @@ from perdure.files.door import Files
 from perdure.files.together import Together, sync_threads
 from perdure.files.writing import write_file
 from perdure.testing import RecordingFiles
-
-
-def open_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
+from tests.descriptors import open_beneath
 
 
 def together(files):
@@ -108,46 +104,42 @@ class Refusing(Files):
 @pytest.mark.parametrize("fails_at", [1, 3, 5])
 def test_one_failed_sync_fails_all(tmp_path, fails_at):
     """The error of a failed sync comes out, none is repeated, and nothing stays open."""
-    before = open_descriptors()
     refusing = Refusing(fails_at)
     with pytest.raises(StoreError, match="Input/output error"), together(refusing) as files:
         write(files, tmp_path, 5)
         files.settle()
 
     assert 5 == refusing.count
-    assert before == open_descriptors()
+    assert open_beneath(tmp_path) == 0
 
 
 def test_a_close_that_fails_leaves_nothing_open(tmp_path):
     """If closing reports an error it comes out, and every other file is closed all the same."""
-    before = open_descriptors()
     with pytest.raises(StoreError, match="cannot close"), together(Refusing(0, fails_to_close=True)) as files:
         write(files, tmp_path, 5)
         files.settle()
 
-    assert before == open_descriptors()
+    assert open_beneath(tmp_path) == 0
 
 
 def test_an_error_in_between_closes_and_syncs_nothing(tmp_path):
     """What is left by an error is closed, and not synced."""
-    before = open_descriptors()
     refusing = Refusing(0)
     with pytest.raises(KeyError), together(refusing) as files:
         write(files, tmp_path, 5)
         raise KeyError
 
     assert 0 == refusing.count
-    assert before == open_descriptors()
+    assert open_beneath(tmp_path) == 0
 
 
 def test_many_files_do_not_stay_open(tmp_path):
     """A checkpoint of many files never has more than a few dozen of them open."""
-    before = open_descriptors()
     with together(Files()) as files:
         for number in range(10):
             (folder := tmp_path / str(number)).mkdir()
             write(files, folder, 30)
-            assert open_descriptors() - before <= 64
+            assert open_beneath(tmp_path) <= 64
         files.settle()
 
-    assert before == open_descriptors()
+    assert open_beneath(tmp_path) == 0

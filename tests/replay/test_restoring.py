@@ -236,6 +236,27 @@ def test_what_does_not_fit_is_refused_with_both_sides(saved, columns, settings, 
     assert len(ring) == 0
 
 
+@pytest.mark.parametrize("codec", ["raw", "auto"])
+def test_rows_are_trimmed_by_a_column_that_comes_later(shop, codec):
+    """The stamps of many environments make a wide column, whose files are brought late: not before they are read."""
+    forms = {"step": (np.int64, ()), "reward": (np.float32, ())}
+
+    def made(**settings):
+        ring = RingBuffer(64 * 256, forms, n_envs=256, rng=0)
+        return ring, RingComponent(ring, codec=codec, wide_bytes=8 * 3072, **settings)
+
+    ring, component = made()
+    for step in range(90):
+        ring.add(step=np.full(256, step), reward=np.full(256, step, np.float32))
+    saved = shop.save(component)
+    ring, component = made(restore=MaxAge(steps=10, column="step"))
+    component.restore_parts(saved)
+    assert ring.state.size == 10
+    assert {int(step) for start, stop in ring.state.spans for step in ring.columns["step"][start:stop, 0]} == set(
+        range(80, 90)
+    )
+
+
 def test_a_trim_by_a_column_that_is_not_there_is_refused(small, saved):
     """MaxAge by a column that the ring does not have names the column."""
     with pytest.raises(IncompatibleError, match="'global_step'"):

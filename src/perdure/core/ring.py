@@ -213,7 +213,7 @@ def _mapped_rows(columns: Sequence[Column], capacity: int, target_bytes: int) ->
     return unit if unit * row_bytes <= LARGEST_MAPPED_SEGMENT_BYTES else rows
 
 
-class Piece(msgspec.Struct, frozen=True):  # made by the thousand, which a dataclass takes ten times as long for
+class Piece(msgspec.Struct, frozen=True):  # made by the thousand, and seven times as fast as a dataclass
     """Rows of one segment as one file holds them."""
 
     segment: int

@@ -216,6 +216,8 @@ class Files:
 
     def is_cached(self, descriptor: int, offset_bytes: int) -> bool:
         """Whether a read of the byte there would not wait for the disk; also true where that cannot be found out."""
+        if not hasattr(os, "RWF_NOWAIT"):  # a Python built against another C library
+            return True
         try:
             os.preadv(descriptor, [bytearray(1)], offset_bytes, os.RWF_NOWAIT)
         except BlockingIOError:

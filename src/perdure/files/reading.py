@@ -42,12 +42,11 @@ def allocate(size_bytes: int, *, is_wiped_in_children: bool = False) -> memoryvi
             a fork copies the page, which whoever is written for again and again would rather not pay.
     """
     memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # only advice: a kernel that does not know it gives small pages, and copies
-        if size_bytes >= _HUGE_PAGE_BYTES:
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    with suppress(OSError):
-        if is_wiped_in_children:
-            memory.madvise(_WIPE_ON_FORK)
+    advice = [mmap.MADV_HUGEPAGE] if size_bytes >= _HUGE_PAGE_BYTES else []
+    advice += [_WIPE_ON_FORK] if is_wiped_in_children else []
+    for each in advice:
+        with suppress(OSError):  # a kernel that does not know it gives small pages, and copies
+            memory.madvise(each)
     return memoryview(memory)[:size_bytes]
 
 

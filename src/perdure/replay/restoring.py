@@ -172,22 +172,28 @@ class _Restore:
         is_whole = not gone and (kept.size, kept.capacity) == (held.size, held.capacity)
         return Outcome(header, content, tuple(errands), not must_move, note if is_whole else Shortfall(note))
 
-    def _rows_to_load(self) -> int:
+    @property
+    def _stamps(self) -> str | None:
+        """The column by whose values rows are trimmed, if they are."""
         trim = self._options.trim
-        if isinstance(trim, MaxAge) and trim.column is not None:
+        return trim.column if isinstance(trim, MaxAge) else None
+
+    def _rows_to_load(self) -> int:
+        if self._stamps is not None:
             return self._header.state.size
-        return plan_trim(trim, self._header.state, self._header.n_envs)
+        return plan_trim(self._options.trim, self._header.state, self._header.n_envs)
 
     def _rows_to_keep(self, columns: Mapping[str, NDArray[Any]], window: RingState) -> int:
-        trim = self._options.trim
-        if not isinstance(trim, MaxAge) or trim.column is None:
+        column = self._stamps
+        if column is None:
             return window.size
-        if trim.column not in columns:
-            name = self._source.entry.name
-            raise _differs(name, f"column {trim.column!r}, by which rows are trimmed,", trim.column, None)
-        stamps = columns[trim.column]
+        if column not in columns:
+            raise _differs(self._source.entry.name, f"column {column!r}, by which rows are trimmed,", column, None)
+        stamps = columns[column]
         rows = [stamps[start:stop].reshape(stop - start, -1).max(axis=1) for start, stop in window.spans]
-        return plan_trim(trim, window, self._header.n_envs, [int(stamp) for part in rows for stamp in part])
+        return plan_trim(
+            self._options.trim, window, self._header.n_envs, [int(stamp) for part in rows for stamp in part]
+        )
 
     def _drop_damaged(self, tasks: Sequence[Task]) -> list[Task]:
         self._total_bytes = _bytes(tasks)
@@ -209,7 +215,7 @@ class _Restore:
         rest = [task for task in wide if task.doubt.entry.digest not in known]
         coded = [task for task in tasks if not task.places]
         # The one that the ring goes on in is decoded now: neither the first row added nor what is missing waits for it.
-        can_wait = self._options.may_wait and not is_eager
+        can_wait = self._options.may_wait and not is_eager and self._stamps is None
         later = self._from_the_head(coded)[1:] if can_wait else []
         plain = [task for task in tasks if task.places and not task.is_mappable]
         now = plain + (rest if is_read else []) + [task for task in coded if task not in later]
