@@ -17,7 +17,7 @@ from typing import Any
 from perdure.capture.snapshot import Capture, content_part
 from perdure.capture.writer import SaveHandle
 from perdure.core.component import ContentPart, ElsewherePart, LinkPart, Part
-from perdure.core.manifest import Cut, FileEntry, Manifest, Origin, lowest_grade
+from perdure.core.manifest import ComponentEntry, Cut, FileEntry, Manifest, Origin, lowest_grade
 from perdure.core.retention import KeepPolicy, plan_retention
 from perdure.core.saving import widen
 from perdure.errors import PerdureError, StoreError
@@ -111,9 +111,7 @@ class Committer:
     def expect(self, taken: Taken) -> None:
         """Protect what a save that is under way will link to; called before it is submitted."""
         self._links[taken.handle.checkpoint] = {
-            part.source.relative_to(self._store.snapshots).parts[0]
-            for part in taken.capture.parts
-            if isinstance(part, LinkPart)
+            source.relative_to(self._store.snapshots).parts[0] for source in taken.capture.linked
         }
 
     def note_event(self, event: str, **fields: Any) -> None:
@@ -141,8 +139,7 @@ class Committer:
         began = self._surroundings.monotonic()
         self._links.pop(taken.handle.checkpoint)
         try:
-            parts = _parts(taken)
-            draft = self._draft(taken)
+            draft, parts = self._complete(taken)
             if self._memory is not None and not taken.capture.is_lent:
                 # First: should the learner die while the disk is being written, the next start ends what it began.
                 parts = _with_digests(parts, self._try_memory(draft, parts))
@@ -170,7 +167,7 @@ class Committer:
         began = self._surroundings.monotonic()
         self._links.pop(taken.handle.checkpoint)
         try:
-            manifest = self._put_in_memory(self._draft(taken), _parts(taken))
+            manifest = self._put_in_memory(*self._complete(taken))
         except BaseException as error:
             taken.capture.aborted()
             self._note_failure(taken.handle, error, tier="ram")
@@ -210,7 +207,16 @@ class Committer:
         elif self._arenas is not None:
             remove_tree(self._memory.files, self._arenas)
 
-    def _draft(self, taken: Taken) -> Manifest:
+    def _complete(self, taken: Taken) -> tuple[Manifest, tuple[Part, ...]]:
+        """What a capture becomes, once it is whole: the draft of its manifest, and its files."""
+        taken.capture.beside.settle()
+        taken.handle.captured.reach()
+        stored = taken.capture.store()
+        parts = [part for each in stored for part in each.parts]
+        draft = self._draft(taken, tuple(each.entry for each in stored))
+        return draft, (*parts, content_part(META_FILE, taken.meta()))
+
+    def _draft(self, taken: Taken, entries: tuple[ComponentEntry, ...]) -> Manifest:
         return Manifest(
             run=self._run,
             id=taken.handle.checkpoint,
@@ -224,10 +230,10 @@ class Committer:
             algorithm=self._algorithm,
             versions=self._surroundings.versions(),
             host=self._surroundings.host(),
-            grade=lowest_grade([entry.grade for entry in taken.capture.entries]),
+            grade=lowest_grade([entry.grade for entry in entries]),
             metrics=dict(taken.metrics),
             origin=self._origin,
-            components=taken.capture.entries,
+            components=entries,
         )
 
     def _forget_older_memory(self, on_disk: Checkpoint) -> None:
@@ -310,13 +316,6 @@ class Committer:
         for manifest in plan.remove:
             self._store.remove(found[manifest.id])
             self.note_event("removed", checkpoint=manifest.id, step=manifest.global_step)
-
-
-def _parts(taken: Taken) -> tuple[Part, ...]:
-    """The files of a capture, once it is whole."""
-    taken.capture.beside.settle()
-    taken.handle.captured.reach()
-    return (*taken.capture.parts, content_part(META_FILE, taken.meta()))
 
 
 def _with_digests(parts: tuple[Part, ...], entries: Iterable[FileEntry]) -> tuple[Part, ...]:

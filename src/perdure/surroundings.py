@@ -8,7 +8,6 @@ import platform
 import socket
 import sys
 import time
-import uuid
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,7 +50,7 @@ class Surroundings:
 
     def new_id(self) -> str:
         """32 random hex digits."""
-        return uuid.uuid4().hex
+        return os.urandom(16).hex()
 
     def versions(self) -> dict[str, str]:
         """Versions of perdure, Python and the frameworks that are loaded."""

@@ -133,10 +133,10 @@ class Tracked:
             }
         )
         rates = learning_rates(self._kind(is_optimizer))
-        generators = self._generators.last_captured
+        generators = self._generators.last_fixed
 
         def finish() -> bytes:
-            drawn = {"next_draws": next_draws(generators), "drawn_with": generator_versions()}
+            drawn = {"next_draws": next_draws(generators()), "drawn_with": generator_versions()}
             sanity = {"learning_rates": rates, **drawn}
             content = {**msgspec.json.decode(now), "sanity": sanity}
             return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"

@@ -13,8 +13,9 @@ from torch import nn
 
 import perdure
 from perdure.capture import copying
+from perdure.capture.arrays import Destination
 from perdure.capture.gate import Gate
-from perdure.capture.witness import PROVABLE_BYTES, Witness, is_provable
+from perdure.capture.witness import PROVABLE_BYTES, Witness, provable_addresses, witness_of
 from perdure.errors import DeadlineError, InvalidInputError
 from perdure.store.store import Store
 
@@ -77,13 +78,13 @@ def same(ones, others):
 def held(monkeypatch):
     """Copies beside training that begin only when they are let go."""
     go_on = threading.Event()
-    real = copying.HostCopies.run
+    real = copying.copy_witnessed
 
-    def run(self):
+    def copy(moves):
         assert go_on.wait(30)
-        real(self)
+        real(moves)
 
-    monkeypatch.setattr(copying.HostCopies, "run", run)
+    monkeypatch.setattr("perdure.capture.gate.copy_witnessed", copy)
     yield go_on
     go_on.set()
 
@@ -233,6 +234,41 @@ def test_only_what_can_be_proven_is_copied_late(tensor, provable):
     assert is_provable(tensor) is provable
 
 
+def is_provable(tensor):
+    return witness_of("x", tensor, {tensor.data_ptr()}) is not None
+
+
+def test_only_what_is_guarded_is_copied_late():
+    """A tensor that no watched optimizer has is copied before a save returns, whatever could be proven of it."""
+    tensor, other = torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH, WIDTH)
+
+    assert witness_of("x", tensor, set(provable_addresses([other]))) is None
+    assert witness_of("x", tensor, set(provable_addresses([other, tensor]))) is not None
+
+
+@pytest.mark.parametrize("copy", ["before", "beside"])
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (lambda optimizer, weight: optimizer.state[weight].update(exp_avg=torch.eye(WIDTH).to_sparse()), "sparse"),
+        (lambda optimizer, _: optimizer.add_param_group({"params": [nn.Parameter(torch.eye(9).to_sparse())]}), ""),
+        (lambda optimizer, _: optimizer.add_param_group({"params": list(nn.LazyLinear(2).parameters())}), ""),
+    ],
+    ids=["sparse-moment", "sparse-parameter", "lazy-parameter"],
+)
+def test_what_has_no_memory_of_its_own_is_refused_by_name_or_does_not_matter(tmp_path, copy, spoil, what):
+    """A sparse moment is refused as such however copies are made; parameters that no state belongs to are no matter."""
+    net, target, optimizer = make()
+    run = opened(tmp_path, net, target, optimizer, copy=copy)
+    spoil(optimizer, net.body[0].weight)
+    if what:
+        with pytest.raises(InvalidInputError, match=f"'state.0.exp_avg': it is a {what} tensor"):
+            run.save()
+    else:
+        run.save().wait()
+    run.close()
+
+
 def test_inference_tensors_are_copied_before():
     """A tensor without a version counter is never proven."""
     with torch.inference_mode():
@@ -245,7 +281,11 @@ def test_not_a_number_is_no_contradiction():
     """A tensor of values that differ from themselves is still the same tensor."""
     tensor = torch.full((WIDTH, WIDTH), float("nan"))
 
-    assert "" == Witness("x", tensor).contradiction()
+    assert "" == witnessed(tensor).contradiction()
+
+
+def witnessed(tensor):
+    return Witness("x", tensor, tensor.untyped_storage())
 
 
 def test_a_copy_that_never_ends_is_named(monkeypatch, held):
@@ -255,9 +295,8 @@ def test_a_copy_that_never_ends_is_named(monkeypatch, held):
     gate = Gate()
     gate.watch(optimizer)
     copying_ = gate.begin()
-    place = torch.zeros(WIDTH, WIDTH)
-    destination = type("Place", (), {"view": place, "is_torch": True})()
-    copying_.copy([copying.Move("w", destination, net.body[0].weight)])
+    weight = net.body[0].weight
+    copying_.copy([copying.Move("w", Destination(memoryview(bytearray(weight.nbytes)), weight), weight)])
     copying_.finish().start()
     with pytest.raises(DeadlineError) as caught:
         optimizer.step()
@@ -351,7 +390,7 @@ def test_everything_may_change_once_a_save_has_returned(tmp_path, monkeypatch, m
 def test_a_storage_that_is_resized_after_the_copy_makes_it_torn():
     """Memory that was taken away from a tensor is noticed by its place, without a look at where it was."""
     tensor = torch.zeros(WIDTH, WIDTH)
-    witness = Witness("x", tensor)
+    witness = witnessed(tensor)
     tensor.untyped_storage().resize_(0)
 
     assert "the memory of 'x' was replaced" == witness.contradiction()

@@ -47,8 +47,9 @@ class Holder:
 
 def saved_and_loaded(tree):
     capture = take_capture({"it": Holder(tree)}, Arena(), Gate())
-    files = {part.path: memoryview(b"".join(part.chunks())) for part in capture.parts}
-    return load_tree(capture.entries[0], files.__getitem__)
+    (stored,) = capture.store()
+    files = {part.path: memoryview(b"".join(part.chunks())) for part in stored.parts}
+    return load_tree(stored.entry, files.__getitem__)
 
 
 def is_text(value):

@@ -112,9 +112,7 @@ def test_another_learning_rate_is_found():
 def test_another_next_draw_is_found(name):
     """A generator whose next draw is not the recorded one is found."""
     module = net().eval()
-    generators = GlobalGenerators()
-    generators.capture()
-    recorded = next_draws(generators.last_captured)
+    recorded = next_draws(GlobalGenerators().capture())
     {"python": random.random, "numpy": np.random.random, "torch": lambda: torch.rand(())}[name]()
 
     assert [f"the next draw of the {name} generator"] == [
@@ -124,9 +122,7 @@ def test_another_next_draw_is_found(name):
 
 def test_the_next_draw_is_the_one_that_comes():
     """What is recorded as the next draw is what the generators then give."""
-    generators = GlobalGenerators()
-    generators.capture()
-    expected = next_draws(generators.last_captured)
+    expected = next_draws(GlobalGenerators().capture())
 
     assert expected == {
         "python": random.random(),
@@ -137,10 +133,8 @@ def test_the_next_draw_is_the_one_that_comes():
 
 def test_draws_of_another_version_are_not_compared():
     """A library may make other numbers of the same state in another version; that is no damage."""
-    generators = GlobalGenerators()
     module = net().eval()
-    generators.capture()
-    recorded = {"next_draws": next_draws(generators.last_captured) | {"numpy": 2.0}}
+    recorded = {"next_draws": next_draws(GlobalGenerators().capture()) | {"numpy": 2.0}}
     assert len(check(module, recorded={**recorded, "drawn_with": generator_versions()})) == 1
     assert [] == check(module, recorded={**recorded, "drawn_with": {**generator_versions(), "numpy": "1.0"}})
 

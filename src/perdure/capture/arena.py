@@ -125,7 +125,8 @@ class Arena:
     @property
     def size_bytes(self) -> int:
         """Memory held."""
-        return sum(image.size_bytes for image in self._images.values())
+        # The thread that writes may be adding one.
+        return sum(image.size_bytes for image in tuple(self._images.values()))
 
     @property
     def is_relied_on(self) -> bool:

@@ -165,13 +165,15 @@ class Destination:
 
     Args:
         memory: Exactly the array's bytes.
-        array: An example of the array: later ones have the same type and shape.
+        array: An example of the array: later ones have the same type and shape, and lie on the same device.
     """
 
-    __slots__ = ("is_torch", "view")
+    __slots__ = ("device", "is_torch", "view")
 
     def __init__(self, memory: memoryview, array: Any) -> None:
         self.is_torch = is_tensor(array)
+        self.device = array.device if on_accelerator(array) else None
+        """The accelerator whose memory the array lies in; None if it lies in the host's."""
         self.view: Any
         if self.is_torch:
             self.view = torch_view(memory, array.dtype, tuple(array.shape))

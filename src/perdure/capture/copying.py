@@ -9,17 +9,16 @@ no memory of the device is used beside the arrays themselves, if they are contig
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from perdure.capture.arrays import Destination, loaded_torch, on_accelerator
+from perdure.capture.arrays import Destination, loaded_torch
+from perdure.capture.witness import Witness
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One array to be copied into its place."""
 
     name: str
@@ -40,21 +39,17 @@ def copy_now(moves: Sequence[Move]) -> None:
             np.copyto(move.destination.view, move.array)
 
 
-class HostCopies:
-    """
-    Copies of contiguous tensors of the host that can be made in any thread.
+class WitnessedMove(NamedTuple):
+    """One tensor to be copied into its place while training goes on, and what can prove that it stayed as it was."""
 
-    The memory is fixed, and kept alive, here and now: a tensor that is given other memory later does not matter.
-    """
+    move: Move
+    witness: Witness
 
-    def __init__(self, moves: Sequence[Move]) -> None:
-        self._storages = [move.array.untyped_storage() for move in moves]
-        self._places = [(m.destination.view.data_ptr(), m.array.data_ptr(), m.array.nbytes) for m in moves]
 
-    def run(self) -> None:
-        """Copy; the interpreter's lock is free meanwhile, and no thread of torch's is used."""
-        for target, source, size_bytes in self._places:
-            ctypes.memmove(target, source, size_bytes)
+def copy_witnessed(moves: Iterable[WitnessedMove]) -> None:
+    """Copy tensors of the host in any thread; it needs neither the interpreter's lock nor a thread of torch's."""
+    for (_, destination, _), witness in moves:
+        ctypes.memmove(destination.view.data_ptr(), witness.address, witness.size_bytes)
 
 
 class DeviceCopies:
@@ -80,13 +75,9 @@ class DeviceCopies:
         self._moves = ()
 
 
-def split_by_device(moves: Sequence[Move]) -> tuple[list[Move], dict[Any, list[Move]]]:
-    """Moves from the host, and those from accelerators by device."""
-    host: list[Move] = []
-    devices: dict[Any, list[Move]] = {}
+def by_device(moves: Iterable[Move]) -> dict[Any, list[Move]]:
+    """Moves by the accelerator that they are from; those from the host under None."""
+    found: dict[Any, list[Move]] = {}
     for move in moves:
-        if on_accelerator(move.array):
-            devices.setdefault(move.array.device, []).append(move)
-        else:
-            host.append(move)
-    return host, devices
+        found.setdefault(move.destination.device, []).append(move)
+    return found

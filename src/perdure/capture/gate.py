@@ -9,14 +9,14 @@ is not assumed but proven, by witnesses; a capture without proof is torn, and a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from typing import Any
 
 from perdure.capture.arrays import loaded_torch
-from perdure.capture.copying import DeviceCopies, HostCopies, Move, copy_now, split_by_device
-from perdure.capture.witness import Witness, is_provable
+from perdure.capture.copying import DeviceCopies, Move, WitnessedMove, by_device, copy_now, copy_witnessed
+from perdure.capture.witness import Witness, provable_addresses, witness_of
 from perdure.errors import DeadlineError, InvalidInputError
 
 GATE_DEADLINE_SECONDS = 60.0
@@ -28,9 +28,9 @@ TORN = "capture.torn"
 class _Proof:
     """Comes to one verdict, whoever asks first: afterwards the witnesses may change."""
 
-    def __init__(self, moves: Sequence[Move]) -> None:
+    def __init__(self, witnesses: Sequence[Witness]) -> None:
         self._lock = threading.Lock()
-        self._witnesses = [Witness(move.name, move.array) for move in moves]
+        self._witnesses = witnesses
         self._verdict: str | None = None
 
     def settle(self) -> str:
@@ -38,23 +38,23 @@ class _Proof:
         with self._lock:
             if self._verdict is None:
                 self._verdict = next((what for each in self._witnesses if (what := each.contradiction())), "")
-                self._witnesses = []
+                self._witnesses = ()
             return self._verdict
 
 
 class _HostLeg:
     """Copies by the copier's thread; proven as soon as they are made."""
 
-    def __init__(self, moves: Sequence[Move], copier: ThreadPoolExecutor) -> None:
-        self._proof = _Proof(moves)
-        self._copies = HostCopies(moves)
+    def __init__(self, moves: Sequence[WitnessedMove], copier: ThreadPoolExecutor) -> None:
+        self._proof = _Proof([each.witness for each in moves])
+        self._moves = moves
         self._copier = copier
 
     def start(self) -> None:
         self._copied: Future[str] = self._copier.submit(self._run)
 
     def _run(self) -> str:
-        self._copies.run()
+        copy_witnessed(self._moves)
         return self._proof.settle()
 
     def pass_gate(self) -> None:
@@ -70,8 +70,8 @@ class _HostLeg:
 class _DeviceLeg:
     """Copies by an accelerator; proven when the host is about to queue what changes the arrays."""
 
-    def __init__(self, moves: Sequence[Move], copies: DeviceCopies) -> None:
-        self._proof = _Proof(moves)
+    def __init__(self, witnesses: Sequence[Witness], copies: DeviceCopies) -> None:
+        self._proof = _Proof(witnesses)
         self._copies = copies
 
     def start(self) -> None:
@@ -121,18 +121,21 @@ class Gate:
 
     def begin(self) -> Copying:
         """Begin the copies of one capture."""
-        return Copying(self, self._owned())
+        return Copying(self, self._guarded())
 
-    def prepare(self, moves: Sequence[Move]) -> list[_HostLeg | _DeviceLeg]:
-        """Make ready what `start` has copied: memory and witnesses are those of now."""
-        host, devices = split_by_device(moves)
-        legs: list[_HostLeg | _DeviceLeg] = [
-            _DeviceLeg(of_device, self.queue(device, of_device)) for device, of_device in devices.items()
-        ]
-        if host:
-            if self._copier is None:
-                self._copier = ThreadPoolExecutor(1, "perdure-copier")
-            legs.append(_HostLeg(host, self._copier))
+    def prepare(self, moves: Sequence[WitnessedMove]) -> list[_HostLeg | _DeviceLeg]:
+        """Make ready what `start` has copied."""
+        legs: list[_HostLeg | _DeviceLeg] = []
+        devices = {each.move.destination.device: None for each in moves}
+        for device in devices:
+            here = [each for each in moves if each.move.destination.device == device]
+            if device is None:
+                if self._copier is None:
+                    self._copier = ThreadPoolExecutor(1, "perdure-copier")
+                legs.append(_HostLeg(here, self._copier))
+            else:
+                queued = self.queue(device, [each.move for each in here])
+                legs.append(_DeviceLeg([each.witness for each in here], queued))
         return legs
 
     def start(self, legs: Sequence[_HostLeg | _DeviceLeg]) -> None:
@@ -141,14 +144,14 @@ class Gate:
             leg.start()
         self._passing += legs
 
-    def _owned(self) -> set[int]:
+    def _guarded(self) -> set[int]:
         """Addresses of what only watched optimizers change."""
         places: set[int] = set()
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                places.update(parameter.data_ptr() for parameter in group["params"])
+                places.update(provable_addresses(group["params"]))
             for state in optimizer.state.values():
-                places.update(value.data_ptr() for value in state.values() if is_provable(value))
+                places.update(provable_addresses(state.values()))
         return places
 
     def queue(self, device: Any, moves: Sequence[Move]) -> DeviceCopies:
@@ -166,34 +169,37 @@ class Gate:
 class Copying:
     """The copies of one capture, while it is being taken."""
 
-    def __init__(self, gate: Gate, owned: set[int]) -> None:
+    def __init__(self, gate: Gate, guarded: set[int]) -> None:
         self._gate = gate
-        self._owned = owned
-        self._late: list[Move] = []
-        self._later: list[Callable[[], None]] = []
+        self._guarded = guarded
+        self._late: list[WitnessedMove] = []
         self._queued: list[DeviceCopies] = []
 
     def copy(self, moves: Sequence[Move]) -> None:
         """Copy arrays; on return all may be changed but those of watched optimizers."""
-        now = moves
-        if self._owned:
-            late = [move.array.data_ptr() in self._owned if is_provable(move.array) else False for move in moves]
-            self._late += [move for move, is_late in zip(moves, late, strict=True) if is_late]
-            now = [move for move, is_late in zip(moves, late, strict=True) if not is_late]
-        host, devices = split_by_device(now)
-        copy_now(host)
-        for device, of_device in devices.items():
-            copies = self._gate.queue(device, of_device)
-            copies.hold_back()
-            self._queued.append(copies)
+        now = self._leave_for_later(moves) if self._guarded else moves
+        for device, here in by_device(now).items():
+            if device is None:
+                copy_now(here)
+            else:
+                copies = self._gate.queue(device, here)
+                copies.hold_back()
+                self._queued.append(copies)
 
-    def copy_later(self, copy: Callable[[], None]) -> None:
-        """Have something copied by the thread that writes, since nobody changes it any more."""
-        self._later.append(copy)
+    def _leave_for_later(self, moves: Sequence[Move]) -> list[Move]:
+        """Take down what can be copied beside training, and give the others back."""
+        now = []
+        for move in moves:
+            witness = witness_of(move.name, move.array, self._guarded)
+            if witness is None:
+                now.append(move)
+            else:
+                self._late.append(WitnessedMove(move, witness))
+        return now
 
     def finish(self) -> Beside:
         """Make ready what goes on beside training."""
-        return Beside(self._gate, self._queued, self._gate.prepare(self._late), self._later)
+        return Beside(self._gate, self._queued, self._gate.prepare(self._late))
 
 
 class Beside:
@@ -209,10 +215,8 @@ class Beside:
         gate: Gate,
         queued: Sequence[DeviceCopies],
         legs: Sequence[_HostLeg | _DeviceLeg],
-        later: Sequence[Callable[[], None]],
     ) -> None:
         self._gate = gate
-        self._later = later
         self._queued = queued
         self._legs = legs
 
@@ -233,8 +237,6 @@ class Beside:
             InvalidInputError: Kind ``capture.torn``: something was written to while it was being copied.
             DeadlineError: The copies have not ended in time.
         """
-        for copy in self._later:
-            copy()
         for copies in self._queued:
             copies.complete()
         found = [what for leg in self._legs if (what := leg.settle())]

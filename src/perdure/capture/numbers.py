@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,24 +27,27 @@ class GlobalGenerators:
     kind = "rng.global"
     section = Section.RNG
     grade = Grade.EXACT
-    hands_over = True
 
     def __init__(self) -> None:
-        self.last_captured: dict[str, Any] = {}
-        """The state of the last capture; the generators hand out copies, so it never changes."""
+        self.last_fixed: Callable[[], dict[str, Any]] = dict
+        """What gives the states of the last capture."""
 
-    def capture(self) -> object:
-        """Copies of all generators' states."""
+    def fix(self) -> Callable[[], dict[str, Any]]:
+        """Copies of all generators' states, which is what they give; put in form when they are asked for."""
+        python = random.getstate()
         state: dict[str, Any] = {
-            "python": pack_python(random.getstate()),
             "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - the legacy stream is what programs draw from
         }
         torch = loaded_torch()
         if torch is not None:
             state["torch"] = torch.get_rng_state()
             state["devices"] = _device_states(torch)
-        self.last_captured = state
-        return state
+        self.last_fixed = lambda: {"python": pack_python(python), **state}
+        return self.last_fixed
+
+    def capture(self) -> dict[str, Any]:
+        """Copies of all generators' states."""
+        return self.fix()()
 
     def check(self, tree: object) -> None:
         """Refuse a state with more accelerators than there are: their streams would silently be lost."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import platform
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from perdure.capture.arrays import loaded_torch
+from perdure.capture.arrays import loaded_torch, on_accelerator
 from perdure.capture.numbers import unpack_python
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
@@ -33,7 +33,6 @@ class Probes:
     kind = "sanity.probes"
     section = Section.STATE
     grade = Grade.EXACT
-    hands_over = True
 
     def __init__(self) -> None:
         self._examples: dict[str, Any] = {}
@@ -60,8 +59,14 @@ class Probes:
 
         handle = part.register_forward_pre_hook(keep, with_kwargs=True)
 
+    def fix(self) -> Callable[[], object] | None:
+        """The examples, which never change, unless a device would have to be asked for one."""
+        if any(on_accelerator(example) for example in self._examples.values()):
+            return None
+        return dict(self._examples).copy
+
     def capture(self) -> object:
-        """The examples, borrowed; they never change."""
+        """The examples, borrowed."""
         return dict(self._examples)
 
     def check(self, tree: object) -> None:

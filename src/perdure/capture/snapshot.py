@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.capture.arena import Arena
-from perdure.capture.arrays import StoredArray, array_type, convert, on_accelerator, spec_of
-from perdure.capture.gate import Beside, Copying, Gate
-from perdure.core.component import Component, ContentPart, Part, TreeComponent, hands_over, writes_parts
+from perdure.capture.arena import Arena, Image
+from perdure.capture.arrays import StoredArray, array_type, convert, spec_of
+from perdure.capture.gate import Beside, Gate
+from perdure.core.component import Component, ContentPart, LinkPart, Part, TreeComponent, fixed_tree, writes_parts
 from perdure.core.manifest import ComponentEntry, FileEntry
 from perdure.core.names import component_stem
 from perdure.core.tensorfile import file_chunks, header_bytes, parse_header, plan_layout
 from perdure.core.tree import encode_structure, flatten, take_apart, unflatten
 from perdure.errors import CorruptionError
+
+
+class Stored(NamedTuple):
+    """One component of a capture: its files, and its record for the manifest."""
+
+    parts: tuple[Part, ...]
+    entry: ComponentEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +34,16 @@ class Capture:
     A cut of a run, not yet written.
 
     Attributes:
-        parts: Files to write or link; those that lie in an arena are valid until it is used again.
-        entries: The components' records for the manifest.
-        copied_bytes: What was copied to make it.
-        beside: Copies that still go on; settle them before the parts are used.
-        is_lent: Whether some of the parts are put together from live memory, and can be asked for their content once.
+        beside: Copies that still go on; settle them before anything else is done with it.
+        store: Gives the components in order, called once, in the thread that writes; files that lie in an arena are
+            valid until it is used again.
+        linked: Files of earlier checkpoints that some of its files will be links to.
+        is_lent: Whether some of its files are put together from live memory, and can be asked for their content once.
     """
 
-    parts: tuple[Part, ...]
-    entries: tuple[ComponentEntry, ...]
-    copied_bytes: int
     beside: Beside
+    store: Callable[[], tuple[Stored, ...]]
+    linked: tuple[Path, ...]
     is_lent: bool
     committed: Callable[[Path, Mapping[str, FileEntry]], None]
     aborted: Callable[[], None]
@@ -56,8 +62,8 @@ def take_capture(components: Mapping[str, Component], arena: Arena, gate: Gate) 
     Raises:
         InvalidInputError: Something in a component cannot be stored; nothing has been kept.
     """
-    parts: list[Part] = []
-    entries: list[ComponentEntry] = []
+    taken: list[Stored | Callable[[], Stored]] = []
+    linked: list[Path] = []
     committed: list[Callable[[Path, Mapping[str, FileEntry]], None]] = []
     aborted: list[Callable[[], None]] = []
 
@@ -65,59 +71,75 @@ def take_capture(components: Mapping[str, Component], arena: Arena, gate: Gate) 
         for call in aborted:
             call()
 
-    copied = 0
     copying = gate.begin()
+
+    def copy(image: Image, arrays: Mapping[str, Any]) -> None:
+        copying.copy(image.moves(arrays))
+
     try:
         for name, component in components.items():
             stem = component_stem(name, component.section)
             if writes_parts(component):
-                taken = component.capture_parts(stem)
-                own, kind, detail = taken.parts, "", taken.detail
-                committed.append(taken.on_committed)
-                aborted.append(taken.on_aborted)
+                files = component.capture_parts(stem)
+                committed.append(files.on_committed)
+                aborted.append(files.on_aborted)
+                linked += [part.source for part in files.parts if isinstance(part, LinkPart)]
+                taken.append(Stored(files.parts, _entry(name, component, files.parts, detail=files.detail)))
+            elif (fixed := fixed_tree(component)) is not None:
+                taken.append(partial(_store_fixed, name, component, stem, fixed, arena))
             else:
-                own, kind = _store_tree(component, stem, arena, copying)
-                detail = getattr(component, "detail", {})
-                copied += sum(part.size_bytes for part in own if isinstance(part, ContentPart))
-            parts.extend(own)
-            entries.append(
-                ComponentEntry(
-                    name=name,
-                    kind=component.kind,
-                    section=component.section,
-                    files=tuple(part.path for part in own),
-                    grade=component.grade,
-                    array_type=kind,
-                    detail=detail,
-                )
-            )
-        arena.keep_only(part.path for part in parts)
+                taken.append(_store_tree(name, component, stem, component.capture(), arena, copy))
         beside = copying.finish()
     except BaseException:
         abort()
         raise
 
+    def store() -> tuple[Stored, ...]:
+        stored = tuple(each if isinstance(each, Stored) else each() for each in taken)
+        arena.keep_only(part.path for each in stored for part in each.parts)
+        return stored
+
     def commit(directory: Path, files: Mapping[str, FileEntry]) -> None:
         for call in committed:
             call(directory, files)
 
-    return Capture(tuple(parts), tuple(entries), copied, beside, bool(aborted), commit, abort)
+    return Capture(beside, store, tuple(linked), bool(aborted), commit, abort)
 
 
-def _store_tree(component: TreeComponent, stem: str, arena: Arena, copying: Copying) -> tuple[tuple[Part, ...], str]:
-    flat = flatten(component.capture(), array_type)
+def _store_fixed(name: str, component: TreeComponent, stem: str, tree: Callable[[], object], arena: Arena) -> Stored:
+    return _store_tree(name, component, stem, tree(), arena, Image.fill)
+
+
+def _store_tree(
+    name: str,
+    component: TreeComponent,
+    stem: str,
+    tree: object,
+    arena: Arena,
+    fill: Callable[[Image, Mapping[str, Any]], None],
+) -> Stored:
+    flat = flatten(tree, array_type)
     parts: list[Part] = []
     if flat.arrays:
         path = f"{stem}.safetensors"
         image = arena.image(path, flat.arrays)
-        if hands_over(component) and not any(on_accelerator(array) for array in flat.arrays.values()):
-            copying.copy_later(partial(image.fill, flat.arrays))
-        else:
-            copying.copy(image.moves(flat.arrays))
+        fill(image, flat.arrays)
         parts.append(content_part(path, image.content, image.path))
     if not flat.array_type:
         parts.append(content_part(f"{stem}.json", encode_structure(flat.structure)))
-    return tuple(parts), flat.array_type
+    detail = getattr(component, "detail", {})
+    return Stored(tuple(parts), _entry(name, component, parts, array_type=flat.array_type, detail=detail))
+
+
+def _entry(name: str, component: Component, parts: Iterable[Part], **fields: Any) -> ComponentEntry:
+    return ComponentEntry(
+        name=name,
+        kind=component.kind,
+        section=component.section,
+        files=tuple(part.path for part in parts),
+        grade=component.grade,
+        **fields,
+    )
 
 
 def tree_parts(stem: str, tree: object) -> tuple[ContentPart, ...]:

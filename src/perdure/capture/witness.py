@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
-from perdure.capture.arrays import is_tensor
+from perdure.capture.arrays import is_tensor, loaded_torch
 
 PROVABLE_BYTES = 128 * 1024
 """A smaller array is copied about as fast as it is proven to be unchanged."""
@@ -13,17 +15,9 @@ _SAMPLES = 256
 """Samples of an array are at most so many, and at most one a page: each costs a visit to memory."""
 _PAGE_BYTES = 4096
 
-
-def is_provable(array: Any) -> bool:
-    """Whether writes to an array would be noticed: a dense tensor, of some size, that only this process has."""
-    # Asked of every array of every save beside training, so each of these is what torch answers at once.
-    return (
-        is_tensor(array)
-        and array.nbytes >= PROVABLE_BYTES
-        and array.is_contiguous()
-        and not array.is_inference()
-        and not (array.is_cpu and array.untyped_storage().is_shared())
-    )
+_MEMORY = memoryview((ctypes.c_ubyte * sys.maxsize).from_address(0))
+"""Everything that this process can address. Looking straight at it takes no operation of torch's, which would let other
+threads in while training waits."""
 
 
 class Witness:
@@ -32,34 +26,59 @@ class Witness:
 
     The version counter sees every operation of torch but those through ``.data``, NumPy and other back doors. The place
     sees memory that was swapped. Samples, taken all over a tensor of the host, see what back doors do to it as a whole.
+
+    The memory that the tensor had is kept alive, at ``address``: one that is given other memory later does not matter.
     """
 
-    __slots__ = ("_name", "_place", "_samples", "_tensor", "_version")
+    __slots__ = ("_name", "_samples", "_storage", "_tensor", "_version", "address", "size_bytes")
 
-    def __init__(self, name: str, tensor: Any) -> None:
+    def __init__(self, name: str, tensor: Any, storage: Any) -> None:
         self._name = name
         self._tensor = tensor
-        self._place = (tensor.data_ptr(), tensor.nbytes)
+        self._storage = storage
         self._version = tensor._version  # noqa: SLF001 - torch has no other name for it
-        self._samples = _samples_of(tensor, *self._place)
+        self.address: int = tensor.data_ptr()
+        self.size_bytes: int = tensor.nbytes
+        self._samples = _samples_of(tensor, self.address, self.size_bytes)
 
     def contradiction(self) -> str:
         """What shows that the tensor was written to, or ''."""
         tensor = self._tensor
-        place = (tensor.data_ptr(), tensor.nbytes)
-        if place != self._place:
+        if (tensor.data_ptr(), tensor.nbytes) != (self.address, self.size_bytes):
             return f"the memory of {self._name!r} was replaced"
         if tensor._version != self._version:  # noqa: SLF001 - see above
             return f"{self._name!r} was written to"
-        if _samples_of(tensor, *place) != self._samples:
+        if _samples_of(tensor, self.address, self.size_bytes) != self._samples:
             return f"{self._name!r} was written to behind torch's back"
         return ""
+
+
+def provable_addresses(arrays: Iterable[Any]) -> Iterator[int]:
+    """Where those arrays begin that `witness_of` may know a way to prove."""
+    strided = loaded_torch().strided
+    for array in arrays:
+        if is_tensor(array) and array.layout is strided and array.nbytes >= PROVABLE_BYTES:
+            yield array.data_ptr()
+
+
+def witness_of(name: str, array: Any, guarded: Container[int]) -> Witness | None:
+    """
+    Take an array's state down, if it begins at a guarded address and writes to it would be noticed.
+
+    That takes a dense tensor, of some size, that only this process has. Asked of every array of every save beside
+    training, so these are questions that torch answers at once.
+    """
+    if not is_tensor(array) or array.nbytes < PROVABLE_BYTES or array.data_ptr() not in guarded:
+        return None
+    if not array.is_contiguous() or array.is_inference():
+        return None
+    storage = array.untyped_storage()
+    return None if array.is_cpu and storage.is_shared() else Witness(name, array, storage)
 
 
 def _samples_of(tensor: Any, address: int, size_bytes: int) -> bytes:
     if not tensor.is_cpu:
         return b""  # the device would have to be waited for
-    # Straight from memory: it takes no operation of torch's, which would let other threads in while training waits.
     # Compared as bytes: not-a-number is equal to itself. An odd stride meets every byte of the elements in turn.
-    content = memoryview((ctypes.c_ubyte * size_bytes).from_address(address))
-    return content[:: max(size_bytes // _SAMPLES, _PAGE_BYTES) | 1].tobytes()
+    stride = max(size_bytes // _SAMPLES, _PAGE_BYTES) | 1
+    return _MEMORY[address : address + size_bytes : stride].tobytes()

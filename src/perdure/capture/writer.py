@@ -43,15 +43,16 @@ def _writer() -> str:
 class Milestone:
     """A point on the way of a save: not yet reached, reached, or failed."""
 
-    def __init__(self, name: str, holder: Holder) -> None:
+    def __init__(self, name: str, holder: Holder, changed: threading.Condition) -> None:
         self._name = name
         self._holder = holder
-        self._ended = threading.Event()
+        self._changed = changed
+        self._has_ended = False
         self._error: BaseException | None = None
 
     def is_set(self) -> bool:
         """Whether the point has been reached."""
-        return self._ended.is_set() and self._error is None
+        return self._has_ended and self._error is None
 
     def wait(self, timeout_seconds: float = DEFAULT_DEADLINE_SECONDS) -> None:
         """
@@ -61,20 +62,26 @@ class Milestone:
             DeadlineError: It was not reached in time; the save goes on.
             PerdureError: The save failed; the error that ended it.
         """
-        if not self._ended.wait(timeout_seconds):
+        with self._changed:
+            has_ended = self._changed.wait_for(lambda: self._has_ended, timeout_seconds)
+        if not has_ended:
             raise _late(f"cannot wait longer for the save to be {self._name}", timeout_seconds, self._holder())
         if self._error is not None:
             raise self._error
 
     def reach(self) -> None:
         """Mark the point as reached."""
-        self._ended.set()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
         """Mark the point as one that will never be reached."""
-        if not self._ended.is_set():
-            self._error = error
-            self._ended.set()
+        with self._changed:
+            if not self._has_ended:
+                self._error = error
+                self._has_ended = True
+                self._changed.notify_all()
 
 
 class SaveHandle:
@@ -96,9 +103,10 @@ class SaveHandle:
         self.step = step
         self.reason = reason
         self.skipped = skipped
-        self.captured = Milestone("captured", holder)
-        self.committed = Milestone("committed", holder)
-        self.replicated = Milestone("replicated", holder)
+        changed = threading.Condition()  # one for all: it is made while training waits
+        self.captured = Milestone("captured", holder, changed)
+        self.committed = Milestone("committed", holder, changed)
+        self.replicated = Milestone("replicated", holder, changed)
         self.error: BaseException | None = None
         self.blocked_seconds = 0.0
         self.write_seconds = 0.0

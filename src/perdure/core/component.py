@@ -241,13 +241,16 @@ class PartsComponent(Protocol):
 Component = TreeComponent | PartsComponent
 
 
-def hands_over(component: TreeComponent) -> bool:
+def fixed_tree(component: TreeComponent) -> Callable[[], object] | None:
     """
-    Whether arrays that a component captures belong to the caller.
+    Have a component fix its state as of now without handing it over, if it can.
 
-    Nothing changes them then, and training need not wait for a copy. Such a component says ``hands_over = True``.
+    One that can has a method ``fix``. What that returns gives the state tree, and is called in the writer's thread:
+    nobody changes what is in the tree, so training waits for nothing. It returns None if the state has to be captured
+    like that of any other component this time.
     """
-    return getattr(component, "hands_over", False)
+    fix: Callable[[], Callable[[], object] | None] | None = getattr(component, "fix", None)
+    return fix() if fix is not None else None
 
 
 def writes_parts(component: Component) -> TypeIs[PartsComponent]:

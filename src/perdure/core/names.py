@@ -7,6 +7,7 @@ control characters, no links to interpret. Readers check names from disk with th
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import Enum
 
@@ -75,6 +76,7 @@ def check_path(value: str, what: str) -> str:
     return value
 
 
+@functools.cache  # asked of every component of every save
 def component_stem(name: str, section: Section) -> str:
     """
     Where a component's files lie in a checkpoint, without their ending.

@@ -55,7 +55,7 @@ def failures(
             found.append(f"learning rate of {name} is {rates}, {expected} was recorded")
     generators = GlobalGenerators()
     before = generators.capture()
-    draws, versions, drawn_with = next_draws(generators.last_captured), generator_versions(), recorded.get("drawn_with")
+    draws, versions, drawn_with = next_draws(before), generator_versions(), recorded.get("drawn_with")
     for name, expected in recorded.get("next_draws", {}).items():
         # Another version of a library may rightly make other numbers of the same state.
         is_comparable = drawn_with is None or drawn_with.get(name) == versions.get(name)
