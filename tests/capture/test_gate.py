@@ -281,11 +281,31 @@ def test_not_a_number_is_no_contradiction():
     """A tensor of values that differ from themselves is still the same tensor."""
     tensor = torch.full((WIDTH, WIDTH), float("nan"))
 
-    assert "" == witnessed(tensor).contradiction()
+    assert "" == Witness("x", tensor).contradiction()
 
 
-def witnessed(tensor):
-    return Witness("x", tensor, tensor.untyped_storage())
+def clip(tensor):
+    tensor.data.clamp_(-2, 2)
+
+
+def write_a_few_columns(tensor):
+    tensor.data[:, 100:120] += 1
+
+
+def decay(tensor):
+    tensor.data.mul_(0.99)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("write", [clip, write_a_few_columns, decay])
+def test_back_doors_that_change_part_of_a_tensor_are_noticed(write, dtype):
+    """Writes that torch does not count are seen by what they did to one element in twenty, or to the last bits."""
+    torch.manual_seed(0)
+    tensor = torch.randn(256, 512).to(dtype)
+    witness = Witness("x", tensor)
+    write(tensor)
+
+    assert "'x' was written to behind torch's back" == witness.contradiction()
 
 
 def test_a_copy_that_never_ends_is_named(monkeypatch, held):
@@ -390,7 +410,7 @@ def test_everything_may_change_once_a_save_has_returned(tmp_path, monkeypatch, m
 def test_a_storage_that_is_resized_after_the_copy_makes_it_torn():
     """Memory that was taken away from a tensor is noticed by its place, without a look at where it was."""
     tensor = torch.zeros(WIDTH, WIDTH)
-    witness = witnessed(tensor)
+    witness = Witness("x", tensor)
     tensor.untyped_storage().resize_(0)
 
     assert "the memory of 'x' was replaced" == witness.contradiction()

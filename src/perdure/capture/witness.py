@@ -15,9 +15,10 @@ _SAMPLES = 256
 """Samples of an array are at most so many, and at most one a page: each costs a visit to memory."""
 _PAGE_BYTES = 4096
 
-_MEMORY = memoryview((ctypes.c_ubyte * sys.maxsize).from_address(0))
-"""Everything that this process can address. Looking straight at it takes no operation of torch's, which would let other
-threads in while training waits."""
+_WORD_BYTES = 8
+_MEMORY = memoryview((ctypes.c_uint64 * (sys.maxsize // _WORD_BYTES)).from_address(0))
+"""Everything that this process can address, as words. Looking straight at it takes no operation of torch's, which would
+let other threads in while training waits."""
 
 
 class Witness:
@@ -32,10 +33,10 @@ class Witness:
 
     __slots__ = ("_name", "_samples", "_storage", "_tensor", "_version", "address", "size_bytes")
 
-    def __init__(self, name: str, tensor: Any, storage: Any) -> None:
+    def __init__(self, name: str, tensor: Any) -> None:
         self._name = name
         self._tensor = tensor
-        self._storage = storage
+        self._storage = tensor.untyped_storage()
         self._version = tensor._version  # noqa: SLF001 - torch has no other name for it
         self.address: int = tensor.data_ptr()
         self.size_bytes: int = tensor.nbytes
@@ -70,15 +71,15 @@ def witness_of(name: str, array: Any, guarded: Container[int]) -> Witness | None
     """
     if not is_tensor(array) or array.nbytes < PROVABLE_BYTES or array.data_ptr() not in guarded:
         return None
-    if not array.is_contiguous() or array.is_inference():
+    if not array.is_contiguous() or array.is_inference() or (array.is_cpu and array.untyped_storage().is_shared()):
         return None
-    storage = array.untyped_storage()
-    return None if array.is_cpu and storage.is_shared() else Witness(name, array, storage)
+    return Witness(name, array)
 
 
 def _samples_of(tensor: Any, address: int, size_bytes: int) -> bytes:
     if not tensor.is_cpu:
         return b""  # the device would have to be waited for
-    # Compared as bytes: not-a-number is equal to itself. An odd stride meets every byte of the elements in turn.
-    stride = max(size_bytes // _SAMPLES, _PAGE_BYTES) | 1
-    return _MEMORY[address : address + size_bytes : stride].tobytes()
+    # Compared as bytes: not-a-number is equal to itself. An odd number of words apart, they are of all columns in turn.
+    first, end = -(-address // _WORD_BYTES), (address + size_bytes) // _WORD_BYTES
+    distance = max(size_bytes // _SAMPLES, _PAGE_BYTES) // _WORD_BYTES | 1
+    return _MEMORY[first:end:distance].tobytes()
