@@ -42,6 +42,13 @@ def tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, to
     return {**module.state_dict(), **{f"optimizer.{key}": value for key, value in enumerate(moments.values())}}
 
 
+def jax_arrays(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The same numbers in memory of JAX's own."""
+    import jax.numpy as jnp
+
+    return {name: jnp.array(value.numpy(), copy=True) for name, value in tensors(module, optimizer).items()}
+
+
 def size_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Bytes of all tensors."""
     return sum(tensor.nbytes for tensor in tensors(module, optimizer).values())
@@ -69,17 +76,20 @@ class SavePeer(Protocol):
 class Perdure:
     """`run.save`, and a restore into a new run of the same directory."""
 
-    copy = "before"
+    name, copy = "before", "before"
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
-        self._state = {"module": module, "optimizer": optimizer}
         self._where = where
+        self._state = self._build(module, optimizer)
         self._run = self._open()
         self._run.restore()
 
+    def _build(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return {"module": module, "optimizer": optimizer}
+
     def _open(self) -> perdure.Run:
         run = perdure.open(
-            self._where, run=self.copy, save=None, keep=perdure.Last(1), budget=None, copy=self.copy, quiet=True
+            self._where, run=self.name, save=None, keep=perdure.Last(1), budget=None, copy=self.copy, quiet=True
         )
         run.track(**self._state)
         return run
@@ -93,7 +103,7 @@ class Perdure:
         self._handle.wait()
 
     def written(self) -> Path:
-        return (self._where / self.copy / "latest").resolve()
+        return (self._where / self.name / "latest").resolve()
 
     def load(self) -> None:
         self._run.close()
@@ -107,7 +117,18 @@ class Perdure:
 class PerdureBeside(Perdure):
     """The same, where the optimizer's next step waits for the copy and the save does not."""
 
-    copy = "beside"
+    name, copy = "beside", "beside"
+
+
+class PerdureJax(Perdure):
+    """The same with the same numbers in JAX arrays, which never change: nobody waits for a copy."""
+
+    name = "jax"
+
+    def _build(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        from perdure.jax import Pytree
+
+        return {"train": Pytree(jax_arrays(module, optimizer))}
 
 
 class TorchSave:
@@ -324,11 +345,10 @@ class Orbax(Numbered):
     """Orbax's ``AsyncCheckpointer`` with the same numbers in JAX arrays, which never change and need no staging."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, where: Path) -> None:
-        import jax.numpy as jnp
         import orbax.checkpoint as ocp
 
         super().__init__(where)
-        self._tree = {name: jnp.asarray(value.numpy()) for name, value in tensors(module, optimizer).items()}
+        self._tree = jax_arrays(module, optimizer)
         self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         self._arguments = ocp.args
 
@@ -356,6 +376,7 @@ Make = Callable[[nn.Module, torch.optim.Optimizer, Path], SavePeer]
 _PEERS: Mapping[str, tuple[str, Make]] = {
     "perdure": ("torch", Perdure),
     "perdure_beside": ("torch", PerdureBeside),
+    "perdure_jax": ("jax", PerdureJax),
     "torch_save": ("torch", TorchSave),
     "safetensors": ("safetensors", Safetensors),
     "dcp": ("torch", Dcp),

@@ -120,10 +120,10 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
 
 
 def _measured(*, quick: bool) -> dict[str, Make]:
-    # Synchronous ones stop training for as long as `stall` says; here they would only take time.
-    return {
-        name: make for name, make in peers(quick=quick).items() if name not in ("safetensors", "dcp", "orbax_async")
-    }
+    # Synchronous ones stop training for as long as `stall` says; here they would only take time. So would those that
+    # save arrays of JAX: what is trained is a module.
+    left_out = ("safetensors", "dcp", "orbax_async", "perdure_jax")
+    return {name: make for name, make in peers(quick=quick).items() if name not in left_out}
 
 
 def percentile(values: list[float]) -> float:

@@ -40,10 +40,10 @@ def child(name: str, size: str, where: Path, marks: list[int]) -> dict[str, Any]
     """Save as often as the last mark says, and tell the peak, and the size at each mark."""
     torch.set_num_threads(1)
     module, optimizer = build(*SIZES[size])
+    peer = peers(quick=False)[name](module, optimizer, where)  # some have the state in arrays of their own
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what building has left free is given back at some time: before, for all alike
     base = status("VmRSS")
-    peer = peers(quick=False)[name](module, optimizer, where)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     sizes = []
     for number in range(1, marks[-1] + 1):

@@ -1,6 +1,7 @@
 """JAX arrays and pytrees: saved by the paths of their leaves, restored into the live structure."""
 
 import importlib
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import safetensors
 
 import perdure
+from perdure.capture.arena import Image
 from perdure.errors import IncompatibleError, InvalidInputError
 
 jax = pytest.importorskip("jax", reason="the jax extra is not installed")
@@ -93,6 +95,55 @@ def test_what_is_replaced_after_a_save_is_not_in_it(tmp_path):
         run.restore()
 
     assert np.array_equal(np.arange(5.0), other.value["w"])
+
+
+@pytest.fixture
+def unfilled(monkeypatch):
+    """Arenas are filled by the writer only when they are let go."""
+    go_on = threading.Event()
+    real = Image.fill
+
+    def fill(self, arrays):
+        assert go_on.wait(30)
+        real(self, arrays)
+
+    monkeypatch.setattr(Image, "fill", fill)
+    yield go_on
+    go_on.set()
+
+
+@pytest.mark.parametrize("take", [jax.jit(lambda w: w * 2, donate_argnums=0), lambda w: w.delete()])
+def test_training_does_not_wait_for_the_copy_of_what_never_changes(tmp_path, unfilled, take):
+    """A save returns before arrays of the host are copied; if donated or deleted then, they are saved as they were."""
+    holder = Pytree({"w": jnp.arange(500_000.0), "key": jax.random.key(3), "n": 7})
+    with opened(tmp_path, holder) as run:
+        handle = run.save()
+        assert handle.captured.is_set()
+        for _ in range(3):
+            take(holder.value["w"])
+            holder.value = {"w": jnp.zeros(500_000), "key": jax.random.key(9), "n": 8}
+        unfilled.set()
+        handle.wait()
+    other = Pytree({"w": jnp.zeros(500_000), "key": jax.random.key(0), "n": 0})
+    with opened(tmp_path, other) as run:
+        run.restore()
+
+    assert bits({"w": jnp.arange(500_000.0), "key": jax.random.key(3), "n": 7}) == bits(other.value)
+
+
+def test_what_can_change_in_a_tree_is_copied_before(tmp_path, unfilled):
+    """A tree with an array of NumPy's in it is of the moment of the save, whatever is written to that array."""
+    holder = Pytree({"w": jnp.arange(5.0), "statistics": np.ones(3)})
+    with opened(tmp_path, holder) as run:
+        handle = run.save()
+        holder.value["statistics"][:] = 9
+        unfilled.set()
+        handle.wait()
+    other = Pytree({"w": jnp.zeros(5), "statistics": np.zeros(3)})
+    with opened(tmp_path, other) as run:
+        run.restore()
+
+    assert np.array_equal(np.ones(3), other.value["statistics"])
 
 
 def test_any_reader_opens_the_leaves(tmp_path):

@@ -56,13 +56,27 @@ def _library_of(kind: type) -> ArrayType | None:
     # Asked of every leaf of every save. A type never changes sides: an instance of a library's array cannot exist
     # before the library has been imported.
     if issubclass(kind, np.ndarray):
-        return "numpy"
+        return "jax" if issubclass(kind, HeldArray) else "numpy"
     if issubclass(kind, np.generic):
         return "scalar"
     torch, jax = loaded_torch(), sys.modules.get("jax")
     if torch is not None and issubclass(kind, torch.Tensor):
         return "torch"
     return "jax" if jax is not None and issubclass(kind, jax.Array) else None
+
+
+class HeldArray(np.ndarray[Any, np.dtype[Any]]):
+    """
+    The memory of a JAX array of the host, as an array of NumPy; stored as the JAX array that it is.
+
+    JAX changes no array, but gives its memory away if the program donates or deletes it. It does not while this is
+    held: a computation that the array is donated to works on other memory then.
+    """
+
+
+def hold(array: Any) -> HeldArray:
+    """Hold the memory of a JAX array, once it has been computed; a copy of it where it lies on several devices."""
+    return np.asarray(array).view(HeldArray)
 
 
 def is_tensor(value: object) -> bool:

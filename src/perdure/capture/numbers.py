@@ -32,7 +32,7 @@ class GlobalGenerators:
         self.last_fixed: Callable[[], dict[str, Any]] = dict
         """What gives the states of the last capture."""
 
-    def fix(self) -> Callable[[], dict[str, Any]]:
+    def fix_state(self) -> Callable[[], dict[str, Any]]:
         """Copies of all generators' states, which is what they give; put in form when they are asked for."""
         python = random.getstate()
         state: dict[str, Any] = {
@@ -47,7 +47,7 @@ class GlobalGenerators:
 
     def capture(self) -> dict[str, Any]:
         """Copies of all generators' states."""
-        return self.fix()()
+        return self.fix_state()()
 
     def check(self, tree: object) -> None:
         """Refuse a state with more accelerators than there are: their streams would silently be lost."""

@@ -59,7 +59,7 @@ class Probes:
 
         handle = part.register_forward_pre_hook(keep, with_kwargs=True)
 
-    def fix(self) -> Callable[[], object] | None:
+    def fix_state(self) -> Callable[[], object] | None:
         """The examples, which never change, unless a device would have to be asked for one."""
         if any(on_accelerator(example) for example in self._examples.values()):
             return None

@@ -9,9 +9,10 @@ tuples, dataclasses and classes of the program's own, is that of the live tree: 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from perdure.capture.arrays import array_type
+from perdure.capture.arrays import array_type, hold
 from perdure.capture.objects import check_array, does_not_fit
 from perdure.core.manifest import Grade
 from perdure.core.names import Section
@@ -45,9 +46,18 @@ class JaxTree:
         self._name = name
         self._holder = holder
 
-    def capture(self) -> object:
+    def fix_state(self) -> Callable[[], object] | None:
+        """The leaves as `capture` gives them, held, if all are plain values or arrays that lie in the host's memory."""
+        tree = self.capture()
+        if not all(_is_plain(leaf) or _is_on_host(leaf) for leaf in tree["leaves"].values()):
+            return None
+        leaves = {path: leaf if _is_plain(leaf) else hold(leaf) for path, leaf in tree["leaves"].items()}
+        return lambda: {**tree, "leaves": leaves}
+
+    def capture(self) -> dict[str, dict[str, Any]]:
         """The leaves by path, borrowed; the numbers of random keys, and the algorithms that they belong to."""
-        leaves, keys = {}, {}
+        leaves: dict[str, Any] = {}
+        keys: dict[str, Any] = {}
         for path, leaf in self._leaves():
             if _is_key(leaf):
                 leaves[path] = _jax().random.key_data(leaf)
@@ -109,6 +119,14 @@ class JaxTree:
 
 def _jax() -> Any:
     return sys.modules["jax"]
+
+
+def _is_plain(leaf: Any) -> bool:
+    return leaf is None or type(leaf) in (bool, int, float, str)
+
+
+def _is_on_host(leaf: Any) -> bool:
+    return isinstance(leaf, _jax().Array) and all(device.platform == "cpu" for device in leaf.devices())
 
 
 def _is_key(leaf: Any) -> bool:

@@ -245,11 +245,11 @@ def fixed_tree(component: TreeComponent) -> Callable[[], object] | None:
     """
     Have a component fix its state as of now without handing it over, if it can.
 
-    One that can has a method ``fix``. What that returns gives the state tree, and is called in the writer's thread:
-    nobody changes what is in the tree, so training waits for nothing. It returns None if the state has to be captured
-    like that of any other component this time.
+    One that can has a method ``fix_state``. What that returns gives the state tree, and is called in the thread that
+    writes: nobody changes what is in the tree, so training waits for nothing. It returns None if the state has to be
+    captured like that of any other component this time.
     """
-    fix: Callable[[], Callable[[], object] | None] | None = getattr(component, "fix", None)
+    fix: Callable[[], Callable[[], object] | None] | None = getattr(component, "fix_state", None)
     return fix() if fix is not None else None
 
 
