@@ -1,7 +1,9 @@
 """JAX arrays and pytrees: saved by the paths of their leaves, restored into the live structure."""
 
+import gc
 import importlib
 import threading
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +11,10 @@ import pytest
 import safetensors
 
 import perdure
-from perdure.capture.arena import Image
+from perdure.capture.arena import Arena, Image
+from perdure.capture.gate import Gate
+from perdure.capture.pytrees import JaxTree
+from perdure.capture.snapshot import take_capture
 from perdure.errors import IncompatibleError, InvalidInputError
 
 jax = pytest.importorskip("jax", reason="the jax extra is not installed")
@@ -129,6 +134,20 @@ def test_training_does_not_wait_for_the_copy_of_what_never_changes(tmp_path, unf
         run.restore()
 
     assert bits({"w": jnp.arange(500_000.0), "key": jax.random.key(3), "n": 7}) == bits(other.value)
+
+
+def test_what_has_been_copied_is_held_no_longer():
+    """The memory of a saved tree is the program's again once the writer has copied it, and not only after the write."""
+    holder = Pytree({"w": jnp.arange(500_000.0)})
+    arena = Arena()
+    capture = take_capture({"train": JaxTree("train", holder)}, arena, Gate())
+    held = weakref.ref(holder.value["w"])
+    holder.value = {}
+    assert held() is not None
+    capture.store()
+    gc.collect()
+
+    assert held() is None
 
 
 def test_what_can_change_in_a_tree_is_copied_before(tmp_path, unfilled):

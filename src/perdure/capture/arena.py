@@ -12,6 +12,7 @@ link to the file makes it one. While it has such a link the image is never writt
 from __future__ import annotations
 
 import mmap
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ class Image:
             for tensor in layout.tensors
         }
         self._destinations = [Destination(places[name], array) for name, array in arrays.items()]
-        self._filled_with: list[Any] = []
+        self._filled_with: list[weakref.ref[Any]] = []
 
     @property
     def path(self) -> Path | None:
@@ -86,10 +87,10 @@ class Image:
     def fill(self, arrays: Mapping[str, Any]) -> None:
         """Copy arrays of the host that nobody changes any more, unless these very ones are in it already."""
         filling = list(arrays.values())
-        if not _are_same(filling, self._filled_with):
+        if not _are_same(filling, [known() for known in self._filled_with]):
             self._filled_with = []
             copy_now(self.moves(arrays))
-            self._filled_with = filling
+            self._filled_with = [weakref.ref(array) for array in filling]
 
     def forget(self) -> None:
         """Give its memory back, once nobody uses it any more."""

@@ -96,6 +96,7 @@ def take_capture(components: Mapping[str, Component], arena: Arena, gate: Gate) 
 
     def store() -> tuple[Stored, ...]:
         stored = tuple(each if isinstance(each, Stored) else each() for each in taken)
+        taken.clear()  # what was fixed is copied, and need not be held any longer
         arena.keep_only(part.path for each in stored for part in each.parts)
         return stored
 
