@@ -90,8 +90,11 @@ class Outside:
     """A supervisor in a process of its own, with one member that prints its pid and that of its child."""
 
     def __init__(self, directory: Path, temporary: str, member: str, log: int) -> None:
+        # Whatever the tests were started with: under nohup a hang-up is ignored by all that they start.
         script = f"""
+import signal
 import sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from perdure.supervise.config import config_for_command
 from perdure.supervise.supervisor import Supervisor
