@@ -387,10 +387,18 @@ _PEERS: Mapping[str, tuple[str, Make]] = {
 }
 
 
-def peers(*, quick: bool) -> dict[str, Make]:
-    """Those that can be measured here; without the one that takes long to start, if it is to be quick."""
+def peers(*, quick: bool, size: str = "") -> dict[str, Make]:
+    """
+    Those that can be measured here, all in one process.
+
+    Args:
+        quick: Leave out the one that takes long to start.
+        size: Of the state: at the largest there is no memory for another copy of it in arrays of JAX.
+    """
     warnings.filterwarnings("ignore", module="torch.distributed")
     left_out = {"dcp_process"} if quick else set()
+    if size == "1.5GB":
+        left_out.add("perdure_jax")
     return {name: make for name, (module, make) in _PEERS.items() if find_spec(module) and name not in left_out}
 
 

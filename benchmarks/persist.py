@@ -56,7 +56,7 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
     """All figures of one size."""
     module, optimizer = build(*SIZES[size])
     state_bytes = size_of(module, optimizer)
-    chosen = {name: make(module, optimizer, where) for name, make in peers(quick=quick).items()}
+    chosen = {name: make(module, optimizer, where) for name, make in peers(quick=quick, size=size).items()}
     contenders = {"raw": raw_writer(where, state_bytes), **{name: durable(each) for name, each in chosen.items()}}
     rounds = 5 if quick or size == "1.5GB" else 11
     results = alternate(contenders, rounds)

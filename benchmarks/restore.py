@@ -58,7 +58,9 @@ def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
     module, optimizer = build(*SIZES[size])
     state_bytes = size_of(module, optimizer)
     left_out = ("perdure_beside", "dcp_async", "dcp_process")  # the same files as others
-    chosen = {n: make(module, optimizer, where) for n, make in peers(quick=quick).items() if n not in left_out}
+    chosen = {
+        n: make(module, optimizer, where) for n, make in peers(quick=quick, size=size).items() if n not in left_out
+    }
     for each in chosen.values():
         each.begin()
         each.finish()

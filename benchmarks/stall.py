@@ -62,7 +62,7 @@ def after_a_step(measured: Callable[[], float], trainer: Trainer) -> Callable[[]
 def measure(size: str, where: Path, *, quick: bool) -> list[dict[str, Any]]:
     """All figures of one size."""
     module, optimizer = build(*SIZES[size])
-    chosen = {name: make(module, optimizer, where) for name, make in peers(quick=quick).items()}
+    chosen = {name: make(module, optimizer, where) for name, make in peers(quick=quick, size=size).items()}
     trainer = Trainer(module, optimizer, BATCH)
     until_two_steps: dict[str, list[float]] = {}
 
