@@ -8,6 +8,7 @@ they are needed. Kernels are functions that are launched; a copy from a tensor o
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +84,9 @@ class Accelerator:
 
     def __init__(self, *, copies_first: bool) -> None:
         self._copies_first = copies_first
+        self.may_run = threading.Event()
+        """Cleared to hold everything back, whoever waits for it, until a program has queued what it wants to queue."""
+        self.may_run.set()
         self.default = Stream(self)
         self.entered = [self.default]
         self._streams = [self.default]
@@ -100,6 +104,7 @@ class Accelerator:
 
     def run_until(self, event: Event) -> None:
         """Do what the events allow, in the order of this device, until an event has happened."""
+        assert self.may_run.wait(30)
         order = self._streams[::-1] if self._copies_first else self._streams
         while not event.has_happened:
             if not any(stream.advance() for stream in order):
@@ -125,7 +130,7 @@ class DeviceTensor(torch.Tensor):
     place: Accelerator
 
     @property
-    def is_cpu(self) -> bool:  # type: ignore[override]
+    def is_cpu(self) -> bool:
         return False
 
     @property

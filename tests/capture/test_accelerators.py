@@ -66,12 +66,16 @@ class Program:
 def save_in_the_middle(device, tmp_path, copy, other=None):
     """Train, save, and go on before anything of that has happened on the device."""
     program = Program(device, tmp_path, copy, other)
+    for each in {device, other or device}:
+        each.may_run.clear()
     program.forward(1.0)
     program.step(2.0)
     handle = program.run.save()
     program.forward(3.0)
     program.step(4.0)
     program.forward(5.0)
+    for each in {device, other or device}:
+        each.may_run.set()
     handle.wait()
     return program
 

@@ -49,6 +49,16 @@ def test_the_same_arrays_are_copied_once(copies):
     assert {"a": [2, 2, 2]} == content(image)
 
 
+def test_scalars_are_copied_each_time(copies):
+    """A scalar of NumPy's, which cannot be referred to without being held, is never taken to be there already."""
+    ones = {"a": np.float64(1)}
+    image = Image(ones, None)
+    image.fill(ones)
+    image.fill(ones)
+
+    assert [["a"], ["a"]] == copies
+
+
 def test_what_is_handed_over_is_in_every_checkpoint(tmp_path, monkeypatch):
     """Examples and generators are right in each of several saves in a row, one of which fails before it is written."""
     real, commits = Store.commit, []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Image:
             for tensor in layout.tensors
         }
         self._destinations = [Destination(places[name], array) for name, array in arrays.items()]
-        self._filled_with: list[weakref.ref[Any]] = []
+        self._filled_with: list[Callable[[], object]] = []
 
     @property
     def path(self) -> Path | None:
@@ -90,12 +90,20 @@ class Image:
         if not _are_same(filling, [known() for known in self._filled_with]):
             self._filled_with = []
             copy_now(self.moves(arrays))
-            self._filled_with = [weakref.ref(array) for array in filling]
+            self._filled_with = [_reference(array) for array in filling]
 
     def forget(self) -> None:
         """Give its memory back, once nobody uses it any more."""
         if self._file is not None:
             self._file.forget()
+
+
+def _reference(array: object) -> Callable[[], object]:
+    """What gives an array while somebody has it; nothing for a scalar of NumPy's, which cannot be referred to."""
+    try:
+        return weakref.ref(array)
+    except TypeError:
+        return lambda: None
 
 
 def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:

@@ -9,7 +9,7 @@ is not assumed but proven, by witnesses; a capture without proof is torn, and a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from typing import Any
@@ -123,12 +123,10 @@ class Gate:
         """Begin the copies of one capture."""
         return Copying(self, self._guarded())
 
-    def prepare(self, moves: Sequence[WitnessedMove]) -> list[_HostLeg | _DeviceLeg]:
-        """Make ready what `start` has copied."""
+    def prepare(self, late: Mapping[Any, Sequence[WitnessedMove]]) -> list[_HostLeg | _DeviceLeg]:
+        """Make ready what `start` has copied, by the device that it is from."""
         legs: list[_HostLeg | _DeviceLeg] = []
-        devices = {each.move.destination.device: None for each in moves}
-        for device in devices:
-            here = [each for each in moves if each.move.destination.device == device]
+        for device, here in late.items():
             if device is None:
                 if self._copier is None:
                     self._copier = ThreadPoolExecutor(1, "perdure-copier")
@@ -172,7 +170,7 @@ class Copying:
     def __init__(self, gate: Gate, guarded: set[int]) -> None:
         self._gate = gate
         self._guarded = guarded
-        self._late: list[WitnessedMove] = []
+        self._late: dict[Any, list[WitnessedMove]] = {}
         self._queued: list[DeviceCopies] = []
 
     def copy(self, moves: Sequence[Move]) -> None:
@@ -194,7 +192,7 @@ class Copying:
             if witness is None:
                 now.append(move)
             else:
-                self._late.append(WitnessedMove(move, witness))
+                self._late.setdefault(move.destination.device, []).append(WitnessedMove(move, witness))
         return now
 
     def finish(self) -> Beside:

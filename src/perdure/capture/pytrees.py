@@ -48,9 +48,9 @@ class JaxTree:
 
     def fix_state(self) -> Callable[[], object] | None:
         """The leaves as `capture` gives them, held, if all are plain values or arrays that lie in the host's memory."""
-        tree = self.capture()
-        if not all(_is_plain(leaf) or _is_on_host(leaf) for leaf in tree["leaves"].values()):
+        if not all(_is_plain(leaf) or _is_on_host(leaf) for leaf in _jax().tree_util.tree_leaves(self._holder.value)):
             return None
+        tree = self.capture()
         leaves = {path: leaf if _is_plain(leaf) else hold(leaf) for path, leaf in tree["leaves"].items()}
         return lambda: {**tree, "leaves": leaves}
 
@@ -122,11 +122,11 @@ def _jax() -> Any:
 
 
 def _is_plain(leaf: Any) -> bool:
-    return leaf is None or type(leaf) in (bool, int, float, str)
+    return type(leaf) in (bool, int, float, str)
 
 
 def _is_on_host(leaf: Any) -> bool:
-    return isinstance(leaf, _jax().Array) and all(device.platform == "cpu" for device in leaf.devices())
+    return isinstance(leaf, _jax().Array) and all(device.platform == "cpu" for device in leaf.sharding.device_set)
 
 
 def _is_key(leaf: Any) -> bool:
